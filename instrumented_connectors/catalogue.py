@@ -1,0 +1,168 @@
+"""The one table of spans: names, where they start and end, their attributes and units.
+
+The assembler takes its names from here, `docs/spans.md` is generated from here, and the analysis reads them by these names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SCHEMA = "1"
+"""Version of the span schema. 1: first release."""
+
+SCOPE = "kvlens"
+PREFIX = "kv_transfer."
+
+PREFILL = "prefill"
+PREFILL_QUEUE = "prefill.queue"
+PREFILL_COMPUTE = "prefill.compute"
+LEASE = "lease"
+DECODE = "decode"
+DECODE_ADMISSION = "decode.admission"
+DECODE_REMOTE_WAIT = "decode.remote_wait"
+DECODE_QUEUE = "decode.queue"
+DECODE_FIRST_STEP = "decode.first_step"
+HANDSHAKE = "handshake"
+REGISTRATION_SEND = "registration.send"
+PAIRING = "pairing"
+POST = "post"
+WIRE = "wire"
+NOTIFICATION = "notification"
+COMPLETION = "completion"
+FAILURE = "failure"
+ROUTER_REQUEST = "router.request"
+ROUTER_PREFILL = "router.prefill"
+ROUTER_DECODE = "router.decode"
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One span attribute: name below ``kv_transfer.``, unit ("" for text and counts) and meaning."""
+
+    name: str
+    unit: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """One kind of span: the process that emits it, what bounds it, its attributes."""
+
+    name: str
+    process: str
+    start: str
+    end: str
+    doc: str
+    attributes: tuple[Attribute, ...] = field(default=())
+
+
+REQUEST_ID = Attribute("request_id", "", "vLLM's internal request id, unique per attempt")
+REQUEST_KEY = Attribute("request_key", "", "client-visible request id recovered from it")
+RANK = Attribute("rank", "", "tensor-parallel rank of the worker")
+THREAD = Attribute("thread", "", "name of the thread that made the call")
+PEER_ENGINE = Attribute("peer_engine_id", "", "engine id of the other side")
+PEER_REQUEST = Attribute("peer_request_id", "", "the other side's internal request id")
+PROMPT_TOKENS = Attribute("prompt_tokens", "tokens", "length of the prompt")
+FINISH_REASON = Attribute("finish_reason", "", "vLLM's final request status, lower case")
+OUTCOME = Attribute("outcome", "", "how it ended")
+BLOCKS = Attribute("blocks", "blocks", "KV-cache blocks held by the request")
+DIRECTION = Attribute("direction", "", "READ (pull) or WRITE (push)")
+DESCRIPTORS = Attribute("descriptors", "", "NIXL descriptors in the transfer")
+BYTES = Attribute("bytes", "By", "bytes moved, as NIXL reports them")
+COMMON = (REQUEST_ID, REQUEST_KEY)
+
+P_SCHEDULER = "prefill engine, scheduler"
+D_SCHEDULER = "decode engine, scheduler"
+WORKER = "worker"
+ROUTER = "router"
+
+SPANS: tuple[Span, ...] = (
+    Span(
+        PREFILL, P_SCHEDULER, "the scheduler has the request", "prompt done", "A request on the prefill engine.",
+        (PROMPT_TOKENS, Attribute("cached_tokens", "tokens", "prompt tokens found in the local prefix cache"),
+         Attribute("computed_tokens", "tokens", "prompt tokens computed here"),
+         Attribute("chunks", "", "scheduler steps that computed the prompt"), BLOCKS, FINISH_REASON),
+    ),
+    Span(PREFILL_QUEUE, P_SCHEDULER, "the scheduler has the request", "first scheduled", "Wait for the first step."),
+    Span(
+        PREFILL_COMPUTE, P_SCHEDULER, "first scheduled", "prompt done", "Prompt computation, all chunks.",
+        (Attribute("chunks", "", "scheduler steps that computed the prompt"),),
+    ),
+    Span(
+        LEASE, P_SCHEDULER, "request finished", "blocks released", "Blocks kept for the other side after the request.",
+        (BLOCKS, Attribute("outcome", "", "read, sent, expired, aborted, released (end seen, cause not) or unknown"),
+         Attribute("heartbeats", "", "lease extensions received")),
+    ),
+    Span(
+        DECODE, D_SCHEDULER, "the scheduler has the request", "finished", "A request on the decode engine.",
+        (PROMPT_TOKENS, Attribute("external_tokens", "tokens", "prompt tokens expected from the other side"),
+         Attribute("local_tokens", "tokens", "prompt tokens found in the local prefix cache"),
+         Attribute("output_tokens", "tokens", "tokens generated here"), FINISH_REASON, PEER_REQUEST, PEER_ENGINE),
+    ),
+    Span(
+        DECODE_ADMISSION, D_SCHEDULER, "the scheduler has the request", "blocks allocated", "Wait for admission.",
+        (Attribute("attempts", "", "scheduler passes that considered the request"),),
+    ),
+    Span(
+        DECODE_REMOTE_WAIT, D_SCHEDULER, "blocks allocated", "the scheduler is told that the KV is here",
+        "The whole remote wait, as vLLM's queue time hides it.", (OUTCOME,),
+    ),
+    Span(DECODE_QUEUE, D_SCHEDULER, "KV is here", "first scheduled", "Wait for the first decode step."),
+    Span(
+        DECODE_FIRST_STEP, D_SCHEDULER, "first scheduled", "end of the step that gave the first token",
+        "First step on the decode engine.", (Attribute("steps", "", "steps until the first token"),),
+    ),
+    Span(
+        HANDSHAKE, WORKER, "handshake starts", "agents known or failed", "First contact of two engines.",
+        (PEER_ENGINE, OUTCOME,
+         Attribute("reason", "", "compatibility_hash_mismatch, engine_id_mismatch, timeout, decode_error or other"),
+         Attribute("notif_only", "", "true when only notifications are set up"), RANK),
+    ),
+    Span(
+        REGISTRATION_SEND, "decode worker (push)", "send begins", "send returned", "D offers its blocks to P.",
+        (Attribute("bytes", "By", "size of the registration message"), THREAD, RANK),
+    ),
+    Span(
+        PAIRING, "prefill worker (push)", "first side ready", "both sides ready (or dropped)",
+        "Finished prompt meets D's registration.",
+        (Attribute("late_side", "", "prefill or decode: who came second"),
+         Attribute("late_ns", "ns", "how much later the second side was ready"),
+         Attribute("registration_seen_ns", "ns", "Unix time at which P saw the registration"),
+         Attribute("blocks_ready_ns", "ns", "Unix time at which P's worker had the finished blocks"),
+         PEER_REQUEST, PEER_ENGINE, OUTCOME, RANK),
+    ),
+    Span(
+        POST, "worker that posts", "make_prepped_xfer begins", "transfer() returned", "The NIXL submission call itself.",
+        (DIRECTION, DESCRIPTORS, BYTES, THREAD, Attribute("prep_ns", "ns", "share of make_prepped_xfer"), RANK,
+         PEER_ENGINE, PEER_REQUEST, OUTCOME),
+    ),
+    Span(
+        WIRE, "worker that posts", "post returned", "done first seen", "Bytes on their way, bounded by two polls.",
+        (Attribute("landed_after_ns", "ns", "Unix time of the last poll that saw it in progress (or of the post's end)"),
+         Attribute("landed_before_ns", "ns", "Unix time at which it was first seen done"),
+         Attribute("nixl_xfer_us", "us", "NIXL's own transfer time (contains the polling delay)"),
+         Attribute("nixl_post_us", "us", "NIXL's own post time"), BYTES, DESCRIPTORS,
+         Attribute("polls", "", "polls made"), DIRECTION, RANK, PEER_ENGINE, PEER_REQUEST, OUTCOME),
+    ),
+    Span(NOTIFICATION, WORKER, "completion notification seen", "the same", "The other side says it is done.",
+         (RANK, THREAD)),
+    Span(COMPLETION, WORKER, "done or notification seen", "reported to the scheduler", "Worker-side completion lag.",
+         (RANK, OUTCOME)),
+    Span(FAILURE, "any", "failure", "the same", "One failure, as vLLM's own failure funnel reports it.",
+         (Attribute("failure_type", "", "vLLM's name of the failure"),
+          Attribute("error_type", "", "class of the exception"), PEER_ENGINE)),
+    Span(
+        ROUTER_REQUEST, ROUTER, "request received", "last byte sent", "A request at the router.",
+        (Attribute("mode", "", "push, pull or bidirectional"), Attribute("status", "", "ok or error"),
+         Attribute("error", "", "what failed"), Attribute("streaming", "", "true for a streamed answer"),
+         Attribute("client_sent_ns", "ns", "when the client sent it (X-Request-Start)"),
+         Attribute("first_byte_ns", "ns", "first token written to the client"), PROMPT_TOKENS),
+    ),
+    Span(ROUTER_PREFILL, ROUTER, "sent to P", "P's answer complete", "Prefill leg.",
+         (PEER_ENGINE, Attribute("status", "", "ok or error"))),
+    Span(
+        ROUTER_DECODE, ROUTER, "sent to D", "last byte from D", "Decode leg.",
+        (PEER_ENGINE, Attribute("status", "", "ok or error"),
+         Attribute("first_byte_ns", "ns", "first token received from D")),
+    ),
+)  # fmt: skip
