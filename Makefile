@@ -1,0 +1,119 @@
+# Each target does its own set-up: from a bare clone with Python 3.11, `make demo` or `make test` is all there is to type.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV ?= .venv
+LOCK ?= requirements/lab.lock
+BIN := $(VENV)/bin
+PACKAGES := instrumented_connectors exporters dashboards analysis
+SOURCES := $(PACKAGES) lab benchmarks tests docs
+
+# The stamps carry a checksum of what was installed, so an environment is used again whatever a checkout did to file times,
+# and made again only when the lock itself (or the project's own metadata) says something else.
+LOCK_STAMP = $(VENV)/.lock-$(shell cat $(LOCK) 2>/dev/null | sha256sum | cut -c1-16)
+PROJECT_STAMP = $(VENV)/.project-$(shell cat pyproject.toml $(LOCK) 2>/dev/null | sha256sum | cut -c1-16)
+
+# The demo: one small seeded workload, through push and then through pull (about eight minutes on two cores with the set-up).
+DEMO_DIR ?= runs/demo
+DEMO_REQUESTS ?= 24
+DEMO_RATE ?= 0.5
+DEMO_INPUT_LENS ?= 200,1000,3000
+DEMO_OUTPUT_LEN ?= 32
+DEMO_SEED ?= 7
+DEMO_ARGS ?=
+DEMO_RUN = $(BIN)/kvlens lab run --requests $(DEMO_REQUESTS) --rate $(DEMO_RATE) --input-lens $(DEMO_INPUT_LENS) \
+	--output-len $(DEMO_OUTPUT_LEN) --seed $(DEMO_SEED) $(DEMO_ARGS)
+
+# The soak: the same command for longer, for leaks and slow drifts.
+SOAK_DIR ?= runs/soak
+SOAK_MODE ?= push
+SOAK_REQUESTS ?= 600
+SOAK_RATE ?= 0.5
+
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+.PHONY: help env debian demo test check bench soak format lint typecheck docs clean distclean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+env: $(PROJECT_STAMP) ## make or bring up to date the environment in .venv
+
+$(LOCK_STAMP):
+	@test -f $(LOCK) || { echo "Error: $(LOCK) is missing. Try: restore it from the repository." >&2; exit 2; }
+	@command -v $(PYTHON) >/dev/null || { echo "Error: $(PYTHON) not found. Try: install Python 3.11, or make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps -r $(LOCK)
+	rm -f $(VENV)/.lock-* $(VENV)/.project-*
+	touch $@
+
+# Build isolation is off because setuptools is in the lock: this step asks the index nothing.
+$(PROJECT_STAMP): $(LOCK_STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	rm -f $(VENV)/.project-*
+	touch $@
+
+# promtool and prometheus check the exporters, chromium opens the reports. Without root the tests that need them say so and skip.
+debian:
+	@missing=""; \
+	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq; \
+		DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing </dev/null; \
+	else \
+		echo "Missing Debian packages:$$missing. Try: sudo apt-get install$$missing" >&2; \
+	fi
+
+demo: env ## the same workload through real engines in push and in pull, and where every first token's time went
+	rm -rf $(DEMO_DIR)/push $(DEMO_DIR)/pull
+	mkdir -p $(DEMO_DIR)
+	$(DEMO_RUN) --mode push --out $(DEMO_DIR)/push
+	$(DEMO_RUN) --mode pull --out $(DEMO_DIR)/pull
+	$(BIN)/kvlens breakdown $(DEMO_DIR)/push $(DEMO_DIR)/pull
+
+# Lint and types are judged with the tests and not before them: one run tells everything, and pytest's closing line comes last.
+test: env debian ## everything: lint, types, and the whole suite with real engines
+	@status=0; \
+	$(MAKE) --no-print-directory lint || status=1; \
+	$(MAKE) --no-print-directory typecheck || status=1; \
+	if [ $$status = 0 ]; then echo "lint and types: clean"; else echo "lint or types: FAILED, see above"; fi; \
+	$(BIN)/python -m pytest -p no:cacheprovider --durations=15 $(PYTEST_ARGS) || status=$$?; \
+	exit $$status
+
+check: env lint typecheck ## the fast tier: lint, types, and all tests that start no engine
+	$(BIN)/python -m pytest -p no:cacheprovider -q -m "not engine" $(PYTEST_ARGS)
+
+bench: env ## benchmarks; each prints its own reference beside the figure
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+soak: env ## a long seeded run
+	rm -rf $(SOAK_DIR)/$(SOAK_MODE)
+	mkdir -p $(SOAK_DIR)
+	$(BIN)/kvlens lab run --mode $(SOAK_MODE) --requests $(SOAK_REQUESTS) --rate $(SOAK_RATE) --input-lens $(DEMO_INPUT_LENS) \
+		--output-len $(DEMO_OUTPUT_LEN) --seed $(DEMO_SEED) --out $(SOAK_DIR)/$(SOAK_MODE)
+	$(BIN)/kvlens breakdown $(SOAK_DIR)/$(SOAK_MODE)
+
+format: env ## rewrite the sources in the house format
+	$(BIN)/ruff format --quiet $(wildcard $(SOURCES))
+	$(BIN)/ruff check --fix --quiet $(wildcard $(SOURCES))
+
+lint: env ## ruff
+	$(BIN)/ruff check $(wildcard $(SOURCES))
+
+typecheck: env ## mypy, strict, on the four packages
+	$(BIN)/mypy
+
+docs: env ## write the generated pages again
+	$(BIN)/python docs/generate.py
+
+clean: ## remove caches and build outputs
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	find $(wildcard $(SOURCES)) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environment and all runs too
+	rm -rf $(VENV) runs

@@ -1,0 +1,113 @@
+"""The documentation is tested: bash blocks run or at least parse, links lead somewhere, generated pages are current."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    page
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+    if page.exists()
+]
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+doc_blocks = load(Path(__file__).with_name("doc_blocks.py"))
+BLOCKS = {page: doc_blocks.find_blocks(page) for page in PAGES}
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+
+
+def run_blocks(page: Path, kinds: set[str], folder: Path) -> None:
+    """Run the blocks of these kinds of one page, in order, in one folder."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    for block in BLOCKS[page]:
+        if block.kind not in kinds:
+            continue
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", block.script],
+            cwd=folder,
+            env={**os.environ, "PATH": path, "HOME": str(folder), "COLUMNS": "140"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{page.name}:{block.line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def pages_with(kind: str) -> list[Path]:
+    return [page for page in PAGES if any(block.kind == kind for block in BLOCKS[page])]
+
+
+@pytest.mark.parametrize("page", [p for p in pages_with("run") if p not in pages_with("engine")], ids=lambda p: p.name)
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    run_blocks(page, {"run"}, tmp_path)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("page", pages_with("engine"), ids=lambda page: page.name)
+def test_blocks_run_with_engines(page: Path, tmp_path: Path) -> None:
+    """A page with engine blocks runs as a whole: what follows may read the run that an engine block made."""
+    run_blocks(page, {"run", "engine"}, tmp_path)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCKS[page]], ids=lambda page: page.name)
+def test_blocks_parse(page: Path) -> None:
+    problems = []
+    for block in BLOCKS[page]:
+        done = subprocess.run(["bash", "-n"], input=block.script, capture_output=True, text=True, check=False)
+        problems += [f"{page.name}:{block.line}: {done.stderr}"] if done.returncode else []
+        problems += [f"{page.name}:{block.line}: {problem}" for problem in doc_blocks.find_problems(block, TARGETS)]
+    assert not problems, "\n".join(problems)
+
+
+def test_block_reader_knows_its_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    fences = (
+        "```bash\necho a\n```\n",
+        "<!-- engine -->\n```bash\necho b\n```\n\n",
+        "<!-- cluster: parsed only -->\n\n",
+    )
+    page.write_text("".join((*fences, "```bash\nx \\\n  y # z\n```\n")))
+    blocks = doc_blocks.find_blocks(page)
+    assert [(block.kind, block.line) for block in blocks] == [("run", 1), ("engine", 5), ("parsed only", 11)]
+    assert doc_blocks.split_commands(blocks[2].script) == [["x", "y"]]
+    page.write_text("<!-- sometimes -->\n```bash\necho a\n```\n")
+    with pytest.raises(ValueError, match="unknown marker"):
+        doc_blocks.find_blocks(page)
+
+
+def test_unknown_options_and_targets_are_found() -> None:
+    block = doc_blocks.Block(
+        ROOT / "x.md", 1, "kvlens breakdown RUN --no-such-option\nmake nonsense test\n", "parsed only"
+    )
+    assert doc_blocks.find_problems(block, TARGETS) == [
+        "kvlens breakdown RUN: --no-such-option is unknown",
+        "make nonsense: no such target",
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing, missing
