@@ -1,6 +1,6 @@
 """The one table of spans: names, where they start and end, their attributes and units.
 
-The assembler takes its names from here, `docs/spans.md` is generated from here, and the analysis reads them by these names.
+The assembler takes its names from here, `docs/spans.md` is generated from here, the analysis reads them by these names.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ SPANS: tuple[Span, ...] = (
     ),
     Span(
         WIRE, "worker that posts", "post returned", "done first seen", "Bytes on their way, bounded by two polls.",
-        (Attribute("landed_after_ns", "ns", "Unix time of the last poll that saw it in progress (or of the post's end)"),
+        (Attribute("landed_after_ns", "ns", "Unix time of the last poll that saw it in progress, or of the post's end"),
          Attribute("landed_before_ns", "ns", "Unix time at which it was first seen done"),
          Attribute("nixl_xfer_us", "us", "NIXL's own transfer time (contains the polling delay)"),
          Attribute("nixl_post_us", "us", "NIXL's own post time"), BYTES, DESCRIPTORS,

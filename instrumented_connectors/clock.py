@@ -1,8 +1,8 @@
 """One clock per process: monotonic stamps, anchored once to wall time.
 
-Every event is stamped with ``time.perf_counter_ns``. A single anchor, read when the process starts to record, maps a stamp
-to Unix time. The anchor is exported with the spans, so that processes which share a boot (and so CLOCK_MONOTONIC) can be
-aligned exactly, and others can be corrected from message pairs.
+Every event is stamped with ``time.perf_counter_ns``. A single anchor, read when the process starts to record, maps a
+stamp to Unix time. The anchor is exported with the spans, so that processes which share a boot (and so CLOCK_MONOTONIC)
+can be aligned exactly, and others can be corrected from message pairs.
 """
 
 from __future__ import annotations

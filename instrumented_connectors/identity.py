@@ -1,7 +1,7 @@
 """Who a span belongs to: trace ids, span ids and the request key that P, D and the router share.
 
-vLLM drops ``traceparent`` unless its own OTLP endpoint is set, so the fallback is derived: the client-visible request id
-(``X-Request-Id``), recovered from vLLM's internal id, hashes to the same trace id in every process without any message.
+vLLM drops ``traceparent`` unless its own OTLP endpoint is set, so the fallback is derived: the client-visible request
+id (``X-Request-Id``), recovered from vLLM's internal id, hashes to the same trace id in every process without a message.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ TraceParent = tuple[int, int, int]
 """trace id (128 bit), parent span id (64 bit), trace flags (8 bit)."""
 
 
+def base_id(request_id: str) -> str:
+    """Return vLLM's internal request id without its random suffix: what pairs the two legs of a push."""
+    return _RANDOM_SUFFIX.sub("", request_id)
+
+
 def request_key(request_id: str) -> str:
     """Return the client-visible id inside vLLM's internal request id (the id itself when it has another form)."""
-    base = _RANDOM_SUFFIX.sub("", request_id)
+    base = base_id(request_id)
     match = _COMPLETION.match(base) or _CHAT.match(base)
     return match["key"] if match else base
 

@@ -1,0 +1,175 @@
+"""Seam 1: the connector facades under their stock names. Every method calls the stock one and records beside it."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import Any
+
+from . import compat
+from .agent import CurrentRequest, wrap_agent
+from .guard import guard
+from .probes import install_probes
+from .runtime import EngineIdentity, Runtime, get_runtime
+from .scheduler_lens import NullSchedulerLens, SchedulerLens
+from .settings import Settings
+from .worker_lens import NullWorkerLens, WorkerLens
+
+logger = logging.getLogger("kvlens")
+
+ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+
+
+def _import_stock() -> Any:
+    for name in compat.CONNECTOR_MODULES:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError:
+            continue
+    raise ImportError(f"this vLLM has no NIXL connector; kvlens was read against vLLM {'-'.join(compat.SUPPORTED)}")
+
+
+_stock = _import_stock()
+StockPull: Any = getattr(_stock, "NixlPullConnector", _stock.NixlConnector)
+# No push connector before vLLM 0.26: its instrumented name is then missing too, as the stock one is.
+StockPush: Any = getattr(_stock, "NixlPushConnector", None)
+
+# The stock class follows in the bases; the type checker knows nothing of vLLM here.
+_Stock: Any = object
+
+
+class InstrumentedMixin(_Stock):  # type: ignore[misc]
+    """Records around a stock NIXL connector; placed before the stock class in the bases."""
+
+    _mode = "pull"
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        # Chosen once: the null lenses are replaced only when every required seam is there.
+        self._scheduler_lens: NullSchedulerLens = NullSchedulerLens()
+        self._worker_lens: NullWorkerLens = NullWorkerLens()
+        self._runtime: Runtime | None = None
+        super().__init__(vllm_config, role, kv_cache_config)
+        with guard("connector.attach"):
+            self._attach(vllm_config.kv_transfer_config)
+
+    def _attach(self, config: Any) -> None:
+        settings = Settings.from_env()
+        if not settings.enabled:
+            return
+        version = compat.vllm_version()
+        if not compat.is_supported(version):
+            logger.warning(
+                "kvlens: vLLM %s is outside the range that was read (%s); recording what can be recorded",
+                version or "unknown", " to ".join(compat.SUPPORTED),
+            )  # fmt: skip
+        lacking = compat.missing(self, compat.REQUIRED_FACADE)
+        if lacking:
+            logger.warning("kvlens: off, this vLLM's connector lacks %s", ", ".join(lacking))
+            return
+        identity = EngineIdentity(config.engine_id, ROLES.get(config.kv_role, "both"), self._mode_of(config))
+        if self.connector_worker is not None:
+            self._attach_worker(identity, settings)
+        else:
+            self._runtime = get_runtime(identity, settings)
+            self._scheduler_lens = SchedulerLens(self._runtime.recorder, consumes=identity.role != "prefill")
+
+    def _attach_worker(self, identity: EngineIdentity, settings: Settings) -> None:
+        lacking = compat.missing(self.connector_worker.nixl_wrapper, compat.REQUIRED_AGENT)
+        if lacking:
+            logger.warning("kvlens: no transfer spans, this NIXL agent lacks %s", ", ".join(lacking))
+            return
+        runtime = self._runtime = get_runtime(identity, settings)
+        runtime.transfers.rank = int(getattr(self.connector_worker, "tp_rank", 0))
+        current = CurrentRequest()
+        wrap_agent(self.connector_worker.nixl_wrapper, runtime.recorder, current)
+        lost = install_probes(self.connector_worker, runtime.recorder, current)
+        if lost:
+            logger.warning("kvlens: this vLLM gives no %s", "; no ".join(lost))
+        follows = identity.mode != "push" and identity.role == "decode"
+        self._worker_lens = WorkerLens(runtime.recorder, follows_peer=follows)
+
+    def _mode_of(self, config: Any) -> str:
+        if self._mode == "pull" and config.get_from_extra_config("bidirectional_kv_xfer", False):
+            return "bidirectional"
+        return self._mode
+
+    # -- scheduler side --------------------------------------------------------------------------------------
+
+    def on_new_request(self, request: Any) -> None:
+        self._scheduler_lens.arrived(request)
+        super().on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:
+        result = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        self._scheduler_lens.matched(request, num_computed_tokens, result)
+        return result
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> Any:
+        self._scheduler_lens.allocated(request, blocks, num_external_tokens)
+        return super().update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        self._scheduler_lens.scheduled(scheduler_output)
+        metadata = super().build_connector_meta(scheduler_output)
+        self._scheduler_lens.attach(metadata)
+        return metadata
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        self._scheduler_lens.told(connector_output)
+        super().update_connector_output(connector_output)
+
+    def request_finished(self, request: Any, block_ids: Any) -> Any:
+        result = super().request_finished(request, block_ids)
+        self._scheduler_lens.finished(request, block_ids, result)
+        return result
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
+        result = super().request_finished_all_groups(request, block_ids)
+        self._scheduler_lens.finished(request, block_ids, result)
+        return result
+
+    def get_kv_connector_stats(self) -> Any:
+        # The scheduler asks at the end of every step, the worker in the middle of one: its lens ignores the mark.
+        self._scheduler_lens.step_ended()
+        return super().get_kv_connector_stats()
+
+    # -- worker side ---------------------------------------------------------------------------------------------
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        self._worker_lens.loading(self._connector_metadata)
+        super().start_load_kv(forward_context, **kwargs)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        results = super().get_transfer_results(finished_req_ids)
+        self._worker_lens.reported(results.finished_recving, results.finished_sending, results.failed_recving)
+        return results
+
+    def get_finished(self, finished_req_ids: set[str]) -> Any:
+        # Asked up to vLLM 0.29; from 0.30 the runner asks `get_transfer_results`, which doesn't come through here.
+        sent, received = super().get_finished(finished_req_ids)
+        self._worker_lens.reported(received, sent, None)
+        return sent, received
+
+    def shutdown(self) -> Any:
+        result = super().shutdown()
+        if self._runtime is not None:
+            self._runtime.close()
+        return result
+
+
+class NixlPullConnector(InstrumentedMixin, StockPull):  # type: ignore[misc]
+    """Stock pull connector, recorded."""
+
+    _mode = "pull"
+
+
+class NixlConnector(NixlPullConnector):
+    """Stock name of the pull connector."""
+
+
+if StockPush is not None:
+
+    class NixlPushConnector(InstrumentedMixin, StockPush):  # type: ignore[misc]
+        """Stock push connector, recorded."""
+
+        _mode = "push"

@@ -1,0 +1,34 @@
+"""Codes of the recorded events and the shape of their tuples.
+
+Every event is a tuple whose first two items are (code, perf_counter_ns). What follows is listed beside the code. Events
+hold references that the engine does not change later; everything else is copied when it is recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Event = tuple[Any, ...]
+
+# Scheduler side.
+ARRIVE = 1  # request_id, prompt_tokens, is_prefill, is_decode, peer_engine_id, peer_request_id, trace context | None
+MATCH = 2  # request_id, local_tokens, external_tokens | None (None: ask again later)
+ALLOC = 3  # request_id, external_tokens, blocks
+STEP = 4  # {request_id: tokens}, [NewRequestData]
+STEP_END = 5  # -
+TOLD = 6  # received ids, sent ids, failed ids
+FINISH = 7  # request_id, status, computed_tokens, output_tokens, blocks, held
+
+# Worker side.
+# [(request_id, peer_engine_id, peer_request_id)], [request_id with finished blocks], {request_id: context} | None,
+# whether requests take their trace from the peer's
+LOAD = 20
+RESULTS = 21  # received ids, sent ids, failed ids
+PREP = 22  # end_ns, handle, operation, descriptors, notification | None, current request | None, thread, ok
+POSTED = 23  # end_ns, handle, thread, ok
+DONE = 24  # handle, last_pending_ns | 0, polls, state
+TELEMETRY = 25  # handle, post_us, xfer_us, bytes, descriptors
+NOTIFIED = 26  # [message], thread
+SENT = 27  # end_ns, message, thread, ok
+HANDSHAKE = 28  # end_ns, peer_engine_id, reason ("" when it worked), notif_only
+FAILURE = 29  # failure_type, request_id | None, error class | "", peer_engine_id | None

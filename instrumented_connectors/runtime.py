@@ -1,0 +1,128 @@
+"""What one process needs to record: clock, recorder, assembler and pipeline, shared by an engine's connector roles."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+from dataclasses import dataclass
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.util.types import AttributeValue
+
+from . import catalogue
+from .assembler import Assembler
+from .clock import Clock
+from .compat import distribution_version, vllm_version
+from .guard import guard
+from .pipeline import Pipeline, build_pipeline
+from .recorder import Recorder
+from .scheduler_spans import SchedulerSpans
+from .settings import DRAIN_INTERVAL_S, Settings
+from .spans import SpanFactory
+from .traces import TraceBook
+from .transfer_spans import TransferSpans
+
+logger = logging.getLogger("kvlens")
+
+SERVICE_NAMES = {"prefill": "vllm-prefill", "decode": "vllm-decode", "both": "vllm-prefill-decode"}
+
+
+@dataclass(frozen=True)
+class EngineIdentity:
+    """Which engine this process belongs to.
+
+    Attributes:
+        engine_id: the connector's engine id.
+        role: prefill, decode or both.
+        mode: push, pull or bidirectional.
+    """
+
+    engine_id: str
+    role: str
+    mode: str
+
+
+class Runtime:
+    """Recording state of one engine in one process."""
+
+    def __init__(self, identity: EngineIdentity, settings: Settings, pipeline: Pipeline | None = None) -> None:
+        self.identity = identity
+        self.settings = settings
+        self.clock = Clock()
+        self.recorder = Recorder(settings.capacity)
+        self.pipeline = build_pipeline(settings.exporters) if pipeline is None else pipeline
+        self.assembler = Assembler(self.recorder, DRAIN_INTERVAL_S)
+        factory = SpanFactory(self.pipeline, _resource(identity, self.clock), self.clock, identity.engine_id)
+        traces = TraceBook(settings.max_requests)
+        causes: dict[str, tuple[str, int]] = {}
+        follows = identity.mode != "push"
+        self._scheduler = SchedulerSpans(factory, traces, causes, settings.max_requests, follows_peer=follows)
+        self.transfers = TransferSpans(factory, traces, causes, settings.max_requests)
+        # The worker's events come first: they say why a lease ended before the scheduler's say that it did.
+        self.assembler.add(self.transfers)
+        self.assembler.add(self._scheduler)
+        self.assembler.start()
+        atexit.register(self.close)
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child: its threads are gone and the parent's events are the parent's."""
+        self.recorder.clear()
+        self.assembler.restart()
+
+    def close(self) -> None:
+        """Export everything, within a bound; safe to call more than once."""
+        with guard("runtime.close"):
+            self.assembler.stop()
+            self._scheduler.close(self.assembler.now())
+            self.pipeline.flush()
+            if self.recorder.dropped:
+                logger.warning("kvlens: %d events dropped by a full recorder", self.recorder.dropped)
+
+
+_runtimes: dict[str, Runtime] = {}
+
+
+def get_runtime(identity: EngineIdentity, settings: Settings) -> Runtime:
+    """Return this process's runtime of an engine: scheduler and worker of one process share it."""
+    runtime = _runtimes.get(identity.engine_id)
+    if runtime is None:
+        if not _runtimes:
+            os.register_at_fork(after_in_child=_after_fork)
+        runtime = _runtimes[identity.engine_id] = Runtime(identity, settings)
+    return runtime
+
+
+def _after_fork() -> None:
+    for runtime in _runtimes.values():
+        with guard("runtime.fork"):
+            runtime.after_fork()
+
+
+def _resource(identity: EngineIdentity, clock: Clock) -> Resource:
+    # Resource.create adds OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME, which win over the defaults here.
+    defaults: dict[str, AttributeValue] = {
+        "service.name": SERVICE_NAMES.get(identity.role, "vllm"),
+        "service.instance.id": identity.engine_id,
+        "host.name": socket.gethostname(),
+        "process.pid": os.getpid(),
+        "kvlens.role": identity.role,
+        "kvlens.mode": identity.mode,
+        "kvlens.schema": catalogue.SCHEMA,
+        "kvlens.version": distribution_version("kvlens"),
+        "vllm.version": vllm_version(),
+        "nixl.version": distribution_version("nixl", "nixl-cu12", "nixl-cu13"),
+        "kvlens.clock.boot_id": clock.boot_id,
+        "kvlens.clock.anchor_unix_ns": clock.anchor_unix_ns,
+        "kvlens.clock.anchor_perf_ns": clock.anchor_perf_ns,
+    }
+    environment = Resource.create({})
+    named = {key: value for key, value in environment.attributes.items() if key in _from_environment()}
+    return environment.merge(Resource({**defaults, **named}))
+
+
+def _from_environment() -> set[str]:
+    pairs = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
+    keys = {pair.split("=", 1)[0].strip() for pair in pairs if "=" in pair}
+    return keys | ({"service.name"} if os.environ.get("OTEL_SERVICE_NAME") else set())

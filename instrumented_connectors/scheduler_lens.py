@@ -1,0 +1,105 @@
+"""What the scheduler-side facade records. Each method is called beside a stock call, never around it."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any
+
+from . import events
+from .guard import guarded
+from .identity import TraceParent, request_trace_context
+from .recorder import Recorder
+
+
+class NullSchedulerLens:
+    """Records nothing: the choice when kvlens is off or a required seam is missing."""
+
+    def arrived(self, request: Any) -> None: ...
+    def matched(self, request: Any, local_tokens: int, result: Any) -> None: ...
+    def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None: ...
+    def scheduled(self, output: Any) -> None: ...
+    def attach(self, metadata: Any) -> None: ...
+    def told(self, output: Any) -> None: ...
+    def finished(self, request: Any, blocks: Any, result: Any) -> None: ...
+    def step_ended(self) -> None: ...
+
+
+class SchedulerLens(NullSchedulerLens):
+    """Appends one event per scheduler call.
+
+    Args:
+        recorder: receives the events.
+        consumes: this engine decodes (kv_consumer or kv_both), so a request without transfer parameters is recorded
+            too: it should have had some.
+    """
+
+    def __init__(self, recorder: Recorder, *, consumes: bool) -> None:
+        self._record = recorder.record
+        self._consumes = consumes
+        self._contexts: dict[str, TraceParent] = {}
+
+    @guarded
+    def arrived(self, request: Any) -> None:
+        """Record that the scheduler has a request."""
+        params = request.kv_transfer_params
+        if not isinstance(params, dict):
+            params = {}
+        context = request_trace_context(getattr(request, "trace_headers", None), params)
+        if context is not None:
+            self._contexts[request.request_id] = context
+        is_prefill = bool(params.get("do_remote_decode"))
+        self._record((
+            events.ARRIVE, perf_counter_ns(), request.request_id, request.num_prompt_tokens, is_prefill,
+            bool(params.get("do_remote_prefill")) or (self._consumes and not is_prefill),
+            _text(params.get("remote_engine_id")), _text(params.get("remote_request_id")), context,
+        ))  # fmt: skip
+
+    @guarded
+    def matched(self, request: Any, local_tokens: int, result: Any) -> None:
+        """Record what the connector offered for a request that the scheduler considers."""
+        self._record((events.MATCH, perf_counter_ns(), request.request_id, local_tokens, result[0]))
+
+    @guarded
+    def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
+        """Record that blocks were allocated."""
+        count = sum(map(len, getattr(blocks, "blocks", ())))
+        self._record((events.ALLOC, perf_counter_ns(), request.request_id, external_tokens, count))
+
+    @guarded
+    def scheduled(self, output: Any) -> None:
+        """Record the begin of a step."""
+        self._record((events.STEP, perf_counter_ns(), output.num_scheduled_tokens, output.scheduled_new_reqs))
+
+    @guarded
+    def attach(self, metadata: Any) -> None:
+        """Send explicit trace contexts to this engine's own workers, on the metadata that goes there anyway."""
+        if self._contexts:
+            metadata.kvlens_contexts = self._contexts
+            self._contexts = {}
+
+    @guarded
+    def told(self, output: Any) -> None:
+        """Record the transfers that the workers reported."""
+        received, sent = output.finished_recving, output.finished_sending
+        if received or sent:
+            failed = getattr(output, "failed_recving", None)
+            now = perf_counter_ns()
+            self._record((events.TOLD, now, tuple(received or ()), tuple(sent or ()), frozenset(failed or ())))
+
+    @guarded
+    def finished(self, request: Any, blocks: Any, result: Any) -> None:
+        """Record that a request ended, and whether its blocks stay."""
+        count = sum(len(group) if isinstance(group, (list, tuple)) else 1 for group in blocks)
+        self._record((
+            events.FINISH, perf_counter_ns(), request.request_id, request.status.name.lower(),
+            request.num_computed_tokens, request.num_output_tokens, count, bool(result and result[0]),
+        ))  # fmt: skip
+
+    @guarded
+    def step_ended(self) -> None:
+        """Record the end of a step."""
+        self._record((events.STEP_END, perf_counter_ns()))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

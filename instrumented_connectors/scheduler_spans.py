@@ -1,0 +1,267 @@
+"""Scheduler events of one engine -> request, admission, remote wait, queue, first step and lease spans."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.trace import SpanKind
+
+from . import catalogue as names
+from . import events
+from .events import Event
+from .identity import derive_span_id, request_key
+from .spans import Attributes, SpanFactory
+from .traces import TraceBook
+
+# More steps than this can't be in flight (vLLM's batch queue holds as many as there are pipeline stages).
+MAX_OPEN_STEPS = 64
+
+
+@dataclass(slots=True)
+class RequestState:
+    """Milestones of one request on this engine (monotonic ns)."""
+
+    request_id: str
+    is_prefill: bool
+    arrived: int
+    prompt_tokens: int
+    peer_engine_id: str | None = None
+    peer_request_id: str | None = None
+    attempts: int = 0
+    local_tokens: int = 0
+    external_tokens: int = 0
+    blocks: int = 0
+    allocated: int | None = None
+    told: int | None = None
+    scheduled: int | None = None
+    first_token: int | None = None
+    remaining: int = 0
+    computed: int = 0
+    steps: int = 0
+    finish: tuple[int, str, int] | None = None  # monotonic ns, status, output tokens
+
+
+class SchedulerSpans:
+    """Follow requests through one engine's scheduler.
+
+    Args:
+        factory: makes the spans.
+        traces: trace identity of requests.
+        causes: why a lease ended, filled by the worker side when it lives in this process.
+        limit: requests followed at most; the oldest are given up and counted in `evicted`.
+        follows_peer: a decoding request takes its trace from the prefill request that it reads (pull).
+    """
+
+    def __init__(
+        self,
+        factory: SpanFactory,
+        traces: TraceBook,
+        causes: dict[str, tuple[str, int]],
+        limit: int,
+        *,
+        follows_peer: bool = False,
+    ) -> None:
+        self._follows_peer = follows_peer
+        self._factory = factory
+        self._traces = traces
+        self._causes = causes
+        self._limit = limit
+        self._requests: OrderedDict[str, RequestState] = OrderedDict()
+        self._prompting: dict[str, RequestState] = {}
+        self._leases: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._open_steps: deque[list[RequestState]] = deque(maxlen=MAX_OPEN_STEPS)
+        self.evicted = 0
+        self.handlers = {
+            events.ARRIVE: self._on_arrive,
+            events.MATCH: self._on_match,
+            events.ALLOC: self._on_alloc,
+            events.STEP: self._on_step,
+            events.STEP_END: self._on_step_end,
+            events.TOLD: self._on_told,
+            events.FINISH: self._on_finish,
+        }
+
+    def _on_arrive(self, event: Event) -> None:
+        _, at, request_id, prompt_tokens, is_prefill, is_decode, peer_engine, peer_request, context = event
+        if context is not None:
+            self._traces.set_context(request_id, context)
+        if self._follows_peer and is_decode and peer_request:
+            self._traces.set_alias(request_id, peer_request)
+        if not (is_prefill or is_decode):
+            return
+        state = RequestState(request_id, is_prefill, at, prompt_tokens, peer_engine, peer_request)
+        self._requests[request_id] = self._prompting[request_id] = state
+        while len(self._requests) > self._limit:
+            old, _ = self._requests.popitem(last=False)
+            self._prompting.pop(old, None)
+            self.evicted += 1
+
+    def _on_match(self, event: Event) -> None:
+        _, _, request_id, local_tokens, external_tokens = event
+        state = self._requests.get(request_id)
+        if state is None or state.allocated is not None:
+            return
+        state.attempts += 1
+        state.local_tokens = local_tokens
+        state.external_tokens = external_tokens or 0
+
+    def _on_alloc(self, event: Event) -> None:
+        _, at, request_id, external_tokens, blocks = event
+        state = self._requests.get(request_id)
+        # vLLM calls it again when the KV has arrived; admission is the first call.
+        if state is None or state.allocated is not None:
+            return
+        state.allocated, state.external_tokens, state.blocks = at, external_tokens, blocks
+        if external_tokens == 0:
+            state.told = at
+        if not state.is_prefill:
+            self._emit(state, names.DECODE_ADMISSION, state.arrived, at, {"attempts": state.attempts})
+
+    def _on_told(self, event: Event) -> None:
+        _, at, received, sent, failed = event
+        for request_id in received:
+            state = self._requests.get(request_id)
+            if state is None or state.allocated is None or state.told is not None:
+                continue
+            state.told = at
+            bad = request_id in failed
+            if not state.is_prefill:
+                outcome = "failed" if bad else "ok"
+                self._emit(state, names.DECODE_REMOTE_WAIT, state.allocated, at, {"outcome": outcome}, error=bad)
+        for request_id in sent:
+            self._end_lease(request_id, at)
+
+    def _on_step(self, event: Event) -> None:
+        _, at, scheduled, new_requests = event
+        completing: list[RequestState] = []
+        if self._prompting:
+            known = {new.req_id: new.num_computed_tokens for new in new_requests}
+            # A set of keys intersects by its smaller side: cheap for large decode batches.
+            for request_id in self._prompting.keys() & scheduled.keys():
+                state = self._prompting[request_id]
+                if state.scheduled is None:
+                    self._on_first_scheduled(state, at, known.get(request_id))
+                state.steps += 1
+                state.computed += scheduled[request_id]
+                state.remaining -= scheduled[request_id]
+                if state.remaining <= 0:
+                    completing.append(state)
+                    del self._prompting[request_id]
+        self._open_steps.append(completing)
+
+    def _on_first_scheduled(self, state: RequestState, at: int, computed: int | None) -> None:
+        state.scheduled = at
+        already = state.local_tokens + state.external_tokens if computed is None else computed
+        state.remaining = max(1, state.prompt_tokens - already)
+        if state.is_prefill:
+            self._emit(state, names.PREFILL_QUEUE, state.arrived, at, {})
+            return
+        ready = state.told if state.told is not None else state.allocated
+        self._emit(state, names.DECODE_QUEUE, at if ready is None else min(ready, at), at, {})
+
+    def _on_step_end(self, event: Event) -> None:
+        # Steps end in the order in which they began, also with several in flight.
+        if not self._open_steps:
+            return
+        for state in self._open_steps.popleft():
+            state.first_token = event[1]
+            if not state.is_prefill and state.scheduled is not None:
+                self._emit(state, names.DECODE_FIRST_STEP, state.scheduled, event[1], {"steps": state.steps})
+            if state.finish is not None:
+                self._finish(state)
+
+    def _on_finish(self, event: Event) -> None:
+        _, at, request_id, status, _computed, output_tokens, blocks, held = event
+        state = self._requests.get(request_id)
+        if held:
+            self._leases[request_id] = (at, blocks)
+            while len(self._leases) > self._limit:
+                self._leases.popitem(last=False)
+                self.evicted += 1
+        if state is None:
+            return
+        state.finish = (at, status, output_tokens)
+        state.blocks = blocks or state.blocks
+        # vLLM finishes a request inside the step that gave its last token; a first token of that step is still to come.
+        awaits_step_end = not state.is_prefill and any(state in step for step in self._open_steps)
+        if not awaits_step_end:
+            self._finish(state)
+
+    def _finish(self, state: RequestState) -> None:
+        self._requests.pop(state.request_id, None)
+        self._prompting.pop(state.request_id, None)
+        assert state.finish is not None
+        at, status, output_tokens = state.finish
+        common: dict[str, str | int | None] = {"prompt_tokens": state.prompt_tokens, "finish_reason": status}
+        if state.is_prefill:
+            if state.scheduled is not None:
+                self._emit(state, names.PREFILL_COMPUTE, state.scheduled, at, {"chunks": state.steps})
+            self._emit_root(state, names.PREFILL, at, {
+                **common, "cached_tokens": state.local_tokens, "computed_tokens": state.computed,
+                "chunks": state.steps, "blocks": state.blocks, "peer_engine_id": state.peer_engine_id,
+                "peer_request_id": state.peer_request_id,
+            })  # fmt: skip
+        else:
+            end = max(at, state.first_token or at)
+            self._emit_root(state, names.DECODE, end, {
+                **common, "external_tokens": state.external_tokens, "local_tokens": state.local_tokens,
+                "output_tokens": output_tokens, "peer_engine_id": state.peer_engine_id,
+                "peer_request_id": state.peer_request_id,
+            })  # fmt: skip
+        if state.request_id not in self._leases:
+            self._traces.forget(state.request_id)
+
+    def _end_lease(self, request_id: str, at: int) -> None:
+        lease = self._leases.pop(request_id, None)
+        outcome, heartbeats = self._causes.pop(request_id, ("released", 0))
+        if lease is None:
+            return
+        start, blocks = lease
+        attributes: Attributes = {"blocks": blocks, "outcome": outcome, "heartbeats": heartbeats}
+        self._emit_for(request_id, names.LEASE, start, at, attributes, error=outcome == "expired")
+        self._traces.forget(request_id)
+
+    def close(self, at: int) -> None:
+        """Emit the spans that are still open when the engine shuts down, with an unknown outcome."""
+        for request_id, (start, blocks) in self._leases.items():
+            self._emit_for(request_id, names.LEASE, start, at, {"blocks": blocks, "outcome": "unknown"})
+        self._leases.clear()
+
+    def _emit(
+        self, state: RequestState, name: str, start: int, end: int, attributes: Attributes, *, error: bool = False
+    ) -> None:
+        self._emit_for(state.request_id, name, start, end, attributes, error=error)
+
+    def _emit_for(
+        self, request_id: str, name: str, start: int, end: int, attributes: Attributes, *, error: bool = False
+    ) -> None:
+        self._factory.emit(
+            name, self._traces.trace_id(request_id), start, end, with_request(request_id, attributes),
+            parent_id=self._factory.root_id(request_id), error=error,
+        )  # fmt: skip
+
+    def _emit_root(self, state: RequestState, name: str, end: int, attributes: dict[str, Any]) -> None:
+        trace_id = self._traces.trace_id(state.request_id)
+        links: tuple[tuple[int, int], ...] = ()
+        if state.peer_engine_id and state.peer_request_id:
+            links = ((trace_id, peer_root_id(state.peer_engine_id, state.peer_request_id)),)
+        self._factory.emit(
+            name, trace_id, state.arrived, end, with_request(state.request_id, attributes),
+            span_id=self._factory.root_id(state.request_id), parent_id=self._traces.parent_id(state.request_id),
+            kind=SpanKind.SERVER, links=links, error=attributes["finish_reason"] in FAILED,
+        )  # fmt: skip
+
+
+FAILED = frozenset({"finished_error"})
+
+
+def with_request(request_id: str, attributes: Attributes) -> Attributes:
+    """Return the attributes with those that every request-scoped span has."""
+    return {"request_id": request_id, "request_key": request_key(request_id), **attributes}
+
+
+def peer_root_id(engine_id: str, request_id: str) -> int:
+    """Return the span id that the peer engine gives the request's root span."""
+    return derive_span_id(engine_id, request_id)
