@@ -53,7 +53,8 @@ $(LOCK_STAMP):
 # Build isolation is off because setuptools is in the lock: this step asks the index nothing.
 $(PROJECT_STAMP): $(LOCK_STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
-	rm -f $(VENV)/.project-*
+	@# A left-over egg-info in the working directory would hide entry points that were added since.
+	rm -rf kvlens.egg-info $(VENV)/.project-*
 	touch $@
 
 # promtool and prometheus check the exporters, chromium opens the reports. Without root the tests that need them say so and skip.

@@ -87,50 +87,55 @@ class EfaReader:
             del self._names[key]
 
     def _read_device(self, device: Device) -> Iterator[PortReading]:
-        folder = self.inventory.folder / device.name
+        folder = f"{self.inventory.folder}/{device.name}"
         try:
-            ports = sorted(os.listdir(folder / "ports"))
+            ports = sorted(os.listdir(f"{folder}/ports"))
         except OSError as error:
-            self.errors[VANISHED if not folder.exists() else classify(error)] += 1
+            self.errors[classify(error) if os.path.exists(folder) else VANISHED] += 1
             return
         for port in ports:
-            reading = self._read_counters(device, port, folder / "ports" / port / "hw_counters")
-            reading.state = parse_state(read_text(folder / "ports" / port / "state"))
-            reading.rate = parse_rate(read_text(folder / "ports" / port / "rate"))
+            reading = self._read_counters(device, port, f"{folder}/ports/{port}/hw_counters")
+            reading.state = parse_state(read_text(f"{folder}/ports/{port}/state"))
+            reading.rate = parse_rate(read_text(f"{folder}/ports/{port}/rate"))
             yield reading
-        if (folder / "hw_counters").is_dir():
-            yield self._read_counters(device, DEVICE_PORT, folder / "hw_counters")
+        if os.path.isdir(f"{folder}/hw_counters"):
+            yield self._read_counters(device, DEVICE_PORT, f"{folder}/hw_counters")
 
-    def _read_counters(self, device: Device, port: str, folder: Path) -> PortReading:
+    def _read_counters(self, device: Device, port: str, path: str) -> PortReading:
         reading = PortReading(device.name, port, self._wall_ns())
-        key = (device.identity, port)
-        names = self._names.get(key)
-        if names is None:
-            try:
-                names = sorted(os.listdir(folder))
-            except OSError as error:
-                self.errors[classify(error)] += 1
-                return reading
-            self._names[key] = names
-        prefix = f"{folder}/"
-        for name in names:
-            try:
-                reading.counters[name] = read_number(prefix + name)
-            except OSError as error:
-                self.errors[classify(error)] += 1
-            except ValueError:
-                self.errors[PARSE] += 1
+        try:
+            # Files are opened relative to their folder: the kernel walks the long path of links only once.
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            self.errors[classify(error)] += 1
+            return reading
+        try:
+            key = (device.identity, port)
+            if key not in self._names:
+                self._names[key] = sorted(os.listdir(folder))
+            for name in self._names[key]:
+                self._read_counter(reading, name, folder)
+        finally:
+            os.close(folder)
         return reading
 
+    def _read_counter(self, reading: PortReading, name: str, folder: int) -> None:
+        try:
+            reading.counters[name] = read_number(name, folder)
+        except OSError as error:
+            self.errors[classify(error)] += 1
+        except ValueError:
+            self.errors[PARSE] += 1
 
-def read_number(path: str) -> int:
-    """Return the number in a counter file.
+
+def read_number(name: str, folder: int) -> int:
+    """Return the number in a counter file of an open folder.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: it holds no number.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         return int(os.read(handle, _READ_BYTES))
     finally:

@@ -18,6 +18,8 @@ VGA_CLASS, COMPUTE_VENDORS = "0x0300", ("0x10de", "0x1002")
 # Neuron devices have a vendor-specific class; the ids are those that Amazon's driver binds.
 NEURON_DEVICES = ("0x7064", "0x7065", "0x7066", "0x7067", "0x7164", "0x7264", "0x7364")
 
+_READ_BYTES = 256
+
 PCI_SWITCH, NUMA, NONE = "pci_switch", "numa", "none"
 
 
@@ -38,10 +40,11 @@ class Neighbours:
     proximity: str
 
 
-def read_text(path: Path) -> str:
+def read_text(path: str | Path) -> str:
     """Return a small sysfs file's text without white space at its ends, "" when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        with open(path, "rb", buffering=0) as file:
+            return file.read(_READ_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return ""
 

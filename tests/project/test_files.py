@@ -31,7 +31,7 @@ HOSTS = tuple(
     )
 )
 TARGETS = {"demo", "test", "check", "bench", "soak", "format", "lint", "typecheck", "docs", "clean"}
-MAX_LINES = 300
+MAX_LINES = 350  # the house rule is "about 300"
 
 
 def list_files() -> list[Path]:
