@@ -132,13 +132,13 @@ SPANS: tuple[Span, ...] = (
          PEER_REQUEST, PEER_ENGINE, OUTCOME, RANK),
     ),
     Span(
-        POST, "worker that posts", "make_prepped_xfer begins", "transfer() returned", "The NIXL submission call itself.",
+        POST, "worker that posts", "make_prepped_xfer begins", "transfer() returned", "The NIXL submission itself.",
         (DIRECTION, DESCRIPTORS, BYTES, THREAD, Attribute("prep_ns", "ns", "share of make_prepped_xfer"), RANK,
          PEER_ENGINE, PEER_REQUEST, OUTCOME),
     ),
     Span(
         WIRE, "worker that posts", "post returned", "done first seen", "Bytes on their way, bounded by two polls.",
-        (Attribute("landed_after_ns", "ns", "Unix time of the last poll that saw it in progress, or of the post's end"),
+        (Attribute("landed_after_ns", "ns", "Unix time of the last poll that saw it in progress, or the post's end"),
          Attribute("landed_before_ns", "ns", "Unix time at which it was first seen done"),
          Attribute("nixl_xfer_us", "us", "NIXL's own transfer time (contains the polling delay)"),
          Attribute("nixl_post_us", "us", "NIXL's own post time"), BYTES, DESCRIPTORS,

@@ -1,7 +1,7 @@
 """Who a span belongs to: trace ids, span ids and the request key that P, D and the router share.
 
 vLLM drops ``traceparent`` unless its own OTLP endpoint is set, so the fallback is derived: the client-visible request
-id (``X-Request-Id``), recovered from vLLM's internal id, hashes to the same trace id in every process without a message.
+id (``X-Request-Id``), recovered from vLLM's internal id, hashes to the same trace id everywhere, without a message.
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ class SchedulerSpans:
         _, at, request_id, prompt_tokens, is_prefill, is_decode, peer_engine, peer_request, context = event
         if context is not None:
             self._traces.set_context(request_id, context)
-        if self._follows_peer and is_decode and peer_request:
+        if is_decode and not self._follows_peer:
+            # In push the router invents the remote id; P's own id is known to P's pairing span only.
+            peer_request = None
+        if is_decode and peer_request:
             self._traces.set_alias(request_id, peer_request)
         if not (is_prefill or is_decode):
             return
@@ -169,7 +172,7 @@ class SchedulerSpans:
             state.first_token = event[1]
             if not state.is_prefill and state.scheduled is not None:
                 self._emit(state, names.DECODE_FIRST_STEP, state.scheduled, event[1], {"steps": state.steps})
-            if state.finish is not None:
+            if state.finish is not None and state.request_id in self._requests:
                 self._finish(state)
 
     def _on_finish(self, event: Event) -> None:
