@@ -1,0 +1,53 @@
+"""How far each request came: what the unfinished ones waited for, and which half of the evidence is missing."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from .segments import HANDOVER_CHAIN, PREFILL_CHAIN, PULL_CHAIN
+
+AFTER_FIRST_TOKEN = "decode"
+"""What a request waits for that got its first token and not its last."""
+
+
+def add_progress(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add waiting_for (the next segment after the furthest milestone), has_first, is_unfinished and missing.
+
+    A request is finished when D says so or the router answered it completely.
+    missing lists "prefill" and "decode" for an engine that no span tells of (a stock peer, or a killed one), and
+    "transfer" when a remote load was waited for and nobody posted it.
+    """
+    is_push = pl.col("mode") == "push"
+    has_first = pl.col("d_first").is_not_null() | pl.col("r_first_byte").is_not_null()
+    ended = pl.col("d_end").is_not_null() | (pl.col("r_status") == "ok").fill_null(value=False)
+    no_transfer = pl.col("waited").fill_null(value=False) & pl.col("post_start").is_null()
+    parts = {"prefill": pl.col("p_id").is_null(), "decode": pl.col("d_id").is_null(), "transfer": no_transfer}
+    return frame.with_columns(
+        waiting_for=pl.when(is_push).then(_wait_in_push()).otherwise(_wait_in_pull()),
+        has_first=has_first,
+        is_unfinished=~(has_first & ended),
+        missing=pl.concat_list(pl.when(test).then(pl.lit(name)) for name, test in parts.items()).list.drop_nulls(),
+    ).with_columns(waiting_for=pl.when("has_first").then(pl.lit(AFTER_FIRST_TOKEN)).otherwise(pl.col("waiting_for")))
+
+
+def _wait_in_pull() -> pl.Expr:
+    return _walk(PULL_CHAIN, pl.lit("route"))
+
+
+def _wait_in_push() -> pl.Expr:
+    """P first; when its prompt is done, D's branch says what P waits for."""
+    branch = (
+        pl.when(pl.col("reg_seen").is_not_null()).then(pl.lit("dispatch"))
+        .when(pl.col("d_start").is_null()).then(pl.lit("pairing"))
+        .when(pl.col("d_alloc").is_null()).then(pl.lit("decode_admission"))
+        .otherwise(pl.lit("registration"))
+    )  # fmt: skip
+    prefill = pl.when(pl.col("p_end").is_not_null()).then(branch).otherwise(_walk(PREFILL_CHAIN, pl.lit("route")))
+    return _walk(HANDOVER_CHAIN, prefill)
+
+
+def _walk(chain: tuple[tuple[str, str], ...], waiting: pl.Expr) -> pl.Expr:
+    for (_, milestone), (following, _) in zip(chain, (*chain[1:], ("", "")), strict=True):
+        if following:
+            waiting = pl.when(pl.col(milestone).is_not_null()).then(pl.lit(following)).otherwise(waiting)
+    return waiting

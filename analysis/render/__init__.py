@@ -1,0 +1,1 @@
+"""Renderers, one output per file; they take plain results and give text."""

@@ -1,0 +1,133 @@
+"""Terminal tables of a breakdown: segments per mode, prompt-length buckets, slowest and unfinished requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..breakdown import Breakdown
+from ..reasons import word_reason
+from ..segments import CLASS_OF, CLASSES, SEGMENTS
+from .notes import list_notes
+
+STYLE_OF_CLASS = {
+    "compute": "green",
+    "queue": "yellow",
+    "coordination": "magenta",
+    "transfer": "cyan",
+    "frontend": "blue",
+    "routing": "white",
+}
+POINTS = ("p50", "p90", "p99")
+
+
+def render_table(breakdown: Breakdown, slowest: int) -> RenderableType:
+    """Render one run."""
+    parts: list[RenderableType] = []
+    for mode, summary in breakdown.summary["modes"].items():
+        parts += [render_mode(mode, summary), render_buckets(summary["buckets"]), Text()]
+    if slowest and not breakdown.budgets.is_empty():
+        parts += [render_slowest(breakdown.budgets, slowest), Text()]
+    if not breakdown.unfinished.is_empty():
+        parts += [render_unfinished(breakdown), Text()]
+    return Group(*parts, *(Text(note) for note in list_notes(breakdown)))
+
+
+def render_mode(mode: str, summary: dict[str, Any]) -> Table:
+    """Render the budget of one mode: each segment's percentiles (ms) and its share of all TTFT."""
+    table = make_table(f"TTFT budget, {mode}: {summary['count']} requests (ms)")
+    table.add_column("segment")
+    table.add_column("class")
+    for name in (*POINTS, "mean", "share"):
+        table.add_column(name, justify="right")
+    for name in SEGMENTS:
+        entry = summary["segments"].get(name)
+        if entry:
+            style = STYLE_OF_CLASS[entry["class"]]
+            unsure = is_unresolved(name, entry, summary)
+            table.add_row(
+                name + (" ~" if unsure else ""), Text(entry["class"], style), *_figures(entry), f"{entry['share']:.1%}"
+            )
+    table.add_row(
+        "residual", "", *_figures(summary["residual_ms"]), f"{summary['classes']['residual']:.1%}", end_section=True
+    )
+    table.add_row("TTFT", "", *_figures(summary["ttft_ms"]), "100 %", style="bold")
+    if summary["tpot_ms"]["count"]:
+        table.add_row("TPOT", "", *_figures(summary["tpot_ms"]), "")
+    for name, entry in summary["hidden"].items():
+        if entry["max"] > 0:
+            table.add_row(f"hidden {name}", Text(CLASS_OF[name], "dim"), *_figures(entry), "", style="dim")
+    return table
+
+
+def is_unresolved(name: str, entry: dict[str, Any], summary: dict[str, Any]) -> bool:
+    """Whether a segment is smaller than the uncertainty of the landing that bounds it (medians compared)."""
+    return name in ("wire", "completion_lag") and entry["p50"] < summary["uncertainty_ms"]["p50"]
+
+
+def render_buckets(buckets: dict[str, Any]) -> Table:
+    """Render TTFT, the shares of the classes and each segment's percentiles by prompt length."""
+    table = make_table("By prompt length (tokens); each segment as p50 / p90 / p99 in ms")
+    table.add_column("")
+    for name, summary in buckets.items():
+        table.add_column(f"{name} (n={summary['count']})", justify="right")
+    table.add_row("TTFT", *(_triple(summary["ttft_ms"]) for summary in buckets.values()), style="bold")
+    if any(summary["tpot_ms"]["count"] for summary in buckets.values()):
+        table.add_row("TPOT", *(_triple(summary["tpot_ms"]) for summary in buckets.values()), end_section=True)
+    for kind in (*CLASSES, "residual"):
+        shares = (f"{summary['classes'][kind]:.1%}" for summary in buckets.values())
+        table.add_row(Text(kind, STYLE_OF_CLASS.get(kind, "")), *shares, end_section=kind == "residual")
+    for name in SEGMENTS:
+        cells = [_triple(summary["segments"].get(name)) for summary in buckets.values()]
+        if any(cells):
+            table.add_row(name, *cells)
+    return table
+
+
+def render_slowest(budgets: pl.DataFrame, count: int) -> Table:
+    """Render the slowest requests, each with the one-line reason."""
+    table = make_table("Slowest first tokens")
+    for name, side in (("request", "left"), ("mode", "left"), ("TTFT ms", "right"), ("why", "left")):
+        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for row in budgets.sort("ttft", descending=True).head(count).iter_rows(named=True):
+        table.add_row(row["request_id"], row["mode"], f"{row['ttft'] / 1e6:.1f}", word_row(row))
+    return table
+
+
+def word_row(row: dict[str, Any]) -> str:
+    """Word the reason of a budget row."""
+    columns = ("reason_ns", "reason_excess_ns", "ttft", "residual", "uncertainty_ns")
+    figures = (row[name] / 1e6 for name in columns)
+    missing = f" [no spans of {' and '.join(row['missing'])}]" if row["missing"] else ""
+    return word_reason(row["reason_segment"], *figures) + missing
+
+
+def render_unfinished(breakdown: Breakdown, limit: int = 10) -> Table:
+    """Render how many requests never finished and what they waited for."""
+    rows = breakdown.unfinished
+    table = make_table(f"{rows.height} requests never finished")
+    for name in ("waiting for", "requests", "first token", "for example"):
+        table.add_column(name)
+    groups = rows.group_by("waiting_for").agg(
+        pl.len(), pl.col("has_first").sum(), pl.col("request_id").first(), pl.col("r_error").drop_nulls().first()
+    )
+    for waiting, count, first, example, error in groups.sort("len", descending=True).head(limit).iter_rows():
+        table.add_row(waiting, str(count), str(first), f"{example}{f': {error}' if error else ''}")
+    return table
+
+
+def make_table(title: str) -> Table:
+    # A title folds at the table's own width; blanks that don't break keep it on one line.
+    return Table(title=title.replace(" ", "\u00a0"), title_justify="left", header_style="bold", pad_edge=False)
+
+
+def _figures(entry: dict[str, Any]) -> list[str]:
+    return [f"{entry[name]:.1f}" if name in entry else "-" for name in (*POINTS, "mean")]
+
+
+def _triple(entry: dict[str, Any] | None) -> str:
+    return " / ".join(f"{entry[name]:.1f}" for name in POINTS) if entry and entry["count"] else ""

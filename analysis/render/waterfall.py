@@ -1,0 +1,105 @@
+"""One request as a text waterfall: what happened when, from the client's send to the first byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..segments import CLASS_OF, MEANING, PULL_CHAIN, PUSH_CHAIN, SEGMENTS
+from .table import STYLE_OF_CLASS, word_row
+
+WIDTH = 48
+
+Bar = tuple[str, int, int, int, bool]
+"""segment, begin and end (ns since the start), charged ns, whether it is hidden."""
+
+
+def render_waterfall(row: dict[str, Any]) -> RenderableType:
+    """Render one row of the budgets."""
+    ttft = max(row["ttft"], 1)
+    head = Text(
+        f"{row['request_id']}  {row['mode']}  TTFT {row['ttft'] / 1e6:.2f} ms ({row['ttft_source']})"
+        f"  trace {row['trace_id']}\n"
+        f"prefill {row['p_engine'] or '?'} {row['p_id'] or ''}\n"
+        f"decode  {row['d_engine'] or '?'} {row['d_id'] or ''}\n"
+        f"{row['prompt_tokens'] or '?'} prompt tokens, {row['bytes'] or 0} bytes, {row['descriptors'] or 0}"
+        f" descriptors, {row['x_ranks'] or 0} ranks (slowest: {row['x_rank'] or '-'})"
+    )
+    table = Table(pad_edge=False, box=None)
+    table.add_column("segment", no_wrap=True)
+    table.add_column("ms", justify="right", no_wrap=True)
+    table.add_column("at ms", justify="right", no_wrap=True)
+    table.add_column("", min_width=WIDTH, no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis")
+    for name, begin, end, charged, hidden in list_bars(row):
+        style = "dim" if hidden else STYLE_OF_CLASS[CLASS_OF[name]]
+        label = f"hidden {name}" if hidden else name
+        bar = Text(draw(begin, end, ttft, "░" if hidden else "█"), style)
+        table.add_row(label, f"{charged / 1e6:.2f}", f"{begin / 1e6:.2f}", bar, Text(MEANING[name], "dim"))
+    table.add_row("residual", f"{row['residual'] / 1e6:.2f}", "", "", Text("not told apart", "dim"))
+    tail = Text(
+        f"why: {word_row(row)}\nthe landing is known within {row['uncertainty_ns'] / 1e6:.2f} ms;"
+        f" milestones were out of order by {row['disorder'] / 1e6:.3f} ms"
+    )
+    return Group(head, table, tail)
+
+
+def list_bars(row: dict[str, Any]) -> list[Bar]:
+    """List the bars of a row in time order; charged ones first where they begin together."""
+    chain = PUSH_CHAIN if row["mode"] == "push" else PULL_CHAIN
+    zero, before = row["ttft_start"], row["ttft_start"]
+    bars: list[Bar] = []
+    for segment, milestone in chain:
+        at = row[f"at_{milestone}"]
+        if at is not None and before is not None:
+            bars += _split(segment, before - zero, at - zero, row)
+        before = at
+    bars += _list_hidden(row, zero)
+    order = {name: place for place, name in enumerate(SEGMENTS)}
+    return sorted(bars, key=lambda bar: (bar[1], bar[4], order[bar[0]]))
+
+
+def _split(segment: str, begin: int, end: int, row: dict[str, Any]) -> list[Bar]:
+    """Split what the chain holds as one interval: the meeting of a push, and handshakes before the post."""
+    if segment == "meeting":
+        parts = ("pairing", "decode_admission", "handshake", "registration")
+        lengths = [row["seg_pairing"] or 0, row["seg_decode_admission"] or 0, 0, row["seg_registration"] or 0]
+        lengths[2] = max(0, end - begin - sum(lengths)) if row["seg_registration"] is not None else 0
+        return _lay_out(parts, lengths, begin)
+    if segment == "dispatch":
+        posted = row["seg_dispatch"] or 0
+        return _lay_out(("handshake", "dispatch"), [end - begin - posted, posted], begin)
+    return [(segment, begin, end, end - begin, False)] if row[f"seg_{segment}"] is not None else []
+
+
+def _lay_out(parts: tuple[str, ...], lengths: list[int], begin: int) -> list[Bar]:
+    bars: list[Bar] = []
+    for name, length in zip(parts, lengths, strict=True):
+        if length > 0:
+            bars.append((name, begin, begin + length, length, False))
+        begin += length
+    return bars
+
+
+def _list_hidden(row: dict[str, Any], zero: int) -> list[Bar]:
+    """List what D did while P still computed (push); its place is where it really was."""
+    spans = {
+        "decode_admission": (row["d_start"], row["d_alloc"]),
+        "registration": (row["d_alloc"], row["reg_seen"]),
+        "pairing": (row["reg_seen"], row["p_end"]),
+    }
+    return [
+        (name, begin - zero, min(end, row["p_end"]) - zero, row[f"hid_{name}"], True)
+        for name, (begin, end) in spans.items()
+        if row[f"hid_{name}"] and begin is not None and end is not None and row["p_end"] is not None
+    ]
+
+
+def draw(begin: int, end: int, whole: int, mark: str) -> str:
+    """Draw [begin, end] of [0, whole] as a bar of WIDTH characters; at least one mark."""
+    first = min(max(int(begin / whole * WIDTH), 0), WIDTH - 1)
+    last = min(max(round(end / whole * WIDTH), first + 1), WIDTH)
+    return " " * first + mark * (last - first) + " " * (WIDTH - last)

@@ -1,0 +1,128 @@
+"""Open a run as a Session: its spans in an `otel_traces` table that the SQL files of this package query.
+
+The engine is chDB (ClickHouse in this process); the texts in analysis/sql only read `otel_traces`, so that they run
+unchanged on the ClickHouse server that a fleet's collector fills.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import polars as pl
+
+from .errors import KvlensError
+from .run import Run, find_run
+
+TABLE = "otel_traces"
+SQL_DIRECTORY = Path(__file__).parent / "sql"
+
+# Lines hold up to half a MiB; blocks by bytes rather than by rows keep the memory of an import bounded.
+IMPORT_SETTINGS = {
+    "max_block_size": 256,
+    "min_insert_block_size_bytes": 64 * 1024 * 1024,
+    "max_insert_threads": 2,
+}
+
+
+@cache
+def read_sql(name: str) -> str:
+    """Return the text of analysis/sql/<name>.sql."""
+    return (SQL_DIRECTORY / f"{name}.sql").read_text(encoding="utf-8")
+
+
+class Session:
+    """The spans of one run in an embedded database.
+
+    run: conditions and paths of what was loaded.
+    lines, bad_lines: lines read, and lines skipped because they are cut off or damaged.
+    """
+
+    def __init__(self, run: Run) -> None:
+        from chdb import session  # half a second and 400 MB of library: only when something is opened
+
+        self.run = run
+        self.lines = 0
+        self.bad_lines = 0
+        self._directory = tempfile.TemporaryDirectory(prefix="kvlens-")
+        self._database = session.Session(self._directory.name)
+        self._execute("otel_traces")
+        for path in run.files:
+            self._load(path)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the database and its files."""
+        self._database.close()
+        self._directory.cleanup()
+
+    def query(self, name: str, **params: Any) -> pl.DataFrame:
+        """Run analysis/sql/<name>.sql and return its rows; params fill the {placeholders} of the text."""
+        return _to_frame(self._execute(name, **params))
+
+    def _execute(self, name: str, **params: Any) -> Any:
+        return self._database.query(read_sql(name), "ArrowTable", params={"table": TABLE, **params})
+
+    def _load(self, path: Path) -> None:
+        if path.stat().st_size == 0:
+            return
+        literal = _escape_glob(str(path.resolve()))
+        counts = self.query("count_lines", path=literal)
+        self.lines += counts["lines"][0]
+        self.bad_lines += counts["bad_lines"][0]
+        self._execute("import_otlp_json", path=literal)
+
+
+def _to_frame(table: Any) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _escape_glob(path: str) -> str:
+    """Let ClickHouse take a path literally: its file() reads * ? { } as patterns."""
+    return "".join("?" if character in "*{}" else character for character in path)
+
+
+def open_session(paths: Sequence[Path]) -> Session:
+    """Open a run directory, a traces directory or span files. Raises KvlensError when there is nothing to read."""
+    session = Session(find_run(paths))
+    health = session.query("health").row(0, named=True)
+    if not health["used_spans"]:
+        session.close()
+        raise _explain_nothing(session, health)
+    return session
+
+
+def _explain_nothing(session: Session, health: dict[str, int]) -> KvlensError:
+    where = f"{session.run.name} ({len(session.run.files)} files, {session.lines} lines)"
+    if health["impossible_spans"]:
+        return KvlensError(
+            f"all {health['impossible_spans']} kvlens spans in {where} have impossible clocks",
+            "set the engines' clocks (see: chronyc tracking) to a year from 2001 to 2099 and record again",
+        )
+    if health["warmup_spans"]:
+        return KvlensError(
+            f"{where} holds warm-up requests only", "send requests whose X-Request-Id does not start with 'warmup-'"
+        )
+    if health["foreign_spans"]:
+        return KvlensError(
+            f"none of the {health['foreign_spans']} spans in {where} comes from kvlens",
+            '"kv_connector_module_path": "instrumented_connectors" in the engines\' --kv-transfer-config',
+        )
+    damaged = f", {session.bad_lines} of them damaged" if session.bad_lines else ""
+    return KvlensError(
+        f"no spans in {where}{damaged}",
+        "send a request, stop the engines cleanly, and check that OTEL_SDK_DISABLED and KVLENS_DISABLED are unset",
+    )

@@ -1,0 +1,51 @@
+-- Read OTLP JSON lines (one ExportTraceServiceRequest per line, as a collector's file exporter writes them too) into
+-- otel_traces as the collector's ClickHouse exporter would: attribute values as text, Duration in ns (a span that ends
+-- before it starts wraps around, there as here). A line that is not JSON gives no rows; count_lines.sql counts those.
+INSERT INTO {table:Identifier}
+WITH
+    'Array(Tuple(key String, value Tuple(stringValue Nullable(String), intValue Nullable(String),
+        doubleValue Nullable(String), boolValue Nullable(String), arrayValue Nullable(String),
+        kvlistValue Nullable(String), bytesValue Nullable(String))))' AS kv_type,
+    replaceAll('Array(Tuple(resource Tuple(attributes KV), scopeSpans Array(Tuple(
+        scope Tuple(name String, version String),
+        spans Array(Tuple(traceId String, spanId String, parentSpanId String, traceState String, name String,
+            kind Int8, startTimeUnixNano Int64, endTimeUnixNano Int64, attributes KV,
+            status Tuple(code Int8, message String),
+            events Array(Tuple(timeUnixNano Int64, name String, attributes KV)),
+            links Array(Tuple(traceId String, spanId String, traceState String, attributes KV))))))))',
+        'KV', kv_type) AS line_type,
+    attributes -> mapFromArrays(
+        arrayMap(kv -> kv.1, attributes),
+        arrayMap(kv -> coalesce(kv.2.1, kv.2.2, kv.2.3, kv.2.4, kv.2.5, kv.2.6, kv.2.7, ''), attributes)
+    ) AS to_map,
+    scopes AS (
+        SELECT to_map(rs.resource.attributes) AS resource, arrayJoin(rs.scopeSpans) AS sc
+        FROM (
+            SELECT arrayJoin(JSONExtract(line, 'resourceSpans', line_type)) AS rs
+            FROM file({path:String}, 'LineAsString', 'line String')
+        )
+    )
+SELECT
+    fromUnixTimestamp64Nano(s.startTimeUnixNano),
+    s.traceId,
+    s.spanId,
+    s.parentSpanId,
+    s.traceState,
+    s.name,
+    transform(s.kind, [1, 2, 3, 4, 5], ['Internal', 'Server', 'Client', 'Producer', 'Consumer'], 'Unspecified'),
+    resource['service.name'],
+    resource,
+    sc.scope.name,
+    sc.scope.version,
+    to_map(s.attributes),
+    toUInt64(s.endTimeUnixNano - s.startTimeUnixNano),
+    transform(s.status.code, [1, 2], ['Ok', 'Error'], 'Unset'),
+    s.status.message,
+    arrayMap(e -> fromUnixTimestamp64Nano(e.timeUnixNano), s.events),
+    arrayMap(e -> e.name, s.events),
+    arrayMap(e -> to_map(e.attributes), s.events),
+    arrayMap(l -> l.traceId, s.links),
+    arrayMap(l -> l.spanId, s.links),
+    arrayMap(l -> l.traceState, s.links),
+    arrayMap(l -> to_map(l.attributes), s.links)
+FROM (SELECT resource, sc, arrayJoin(sc.spans) AS s FROM scopes)

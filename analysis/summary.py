@@ -1,0 +1,73 @@
+"""Budgets -> percentiles per mode and per prompt-length bucket, shares by class; plain dicts, ready for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from .segments import CLASS_OF, CLASSES, HIDDEN, SEGMENTS
+
+QUANTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+
+BUCKET_EDGES = (256, 1024, 4096, 16384)
+BUCKETS = ("<=256", "257-1024", "1025-4096", "4097-16384", ">16384")
+NO_BUCKET = "unknown"
+
+NS_PER_MS = 1e6
+
+
+def add_bucket(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add bucket: the range of prompt tokens that a request falls into."""
+    cut = pl.col("prompt_tokens").cut(list(BUCKET_EDGES), labels=list(BUCKETS)).cast(pl.String)
+    return frame.with_columns(bucket=cut.fill_null(NO_BUCKET))
+
+
+def summarize_modes(budgets: pl.DataFrame) -> dict[str, Any]:
+    """Summarize every mode, and inside it every prompt-length bucket that occurs."""
+    modes: dict[str, Any] = {}
+    for (mode,), rows in budgets.group_by("mode", maintain_order=True):
+        modes[str(mode) or "unknown"] = summarize(rows) | {"buckets": summarize_buckets(rows)}
+    return modes
+
+
+def summarize_buckets(rows: pl.DataFrame) -> dict[str, Any]:
+    """Summarize each bucket, shortest prompts first."""
+    found = dict(rows.partition_by("bucket", as_dict=True, maintain_order=True))
+    return {name: summarize(found[(name,)]) for name in (*BUCKETS, NO_BUCKET) if (name,) in found}
+
+
+def summarize(rows: pl.DataFrame) -> dict[str, Any]:
+    """Summarize some requests: count, percentiles in ms, each segment's and each class's share of all TTFT (0..1)."""
+    whole = float(rows["ttft"].sum()) or 1.0
+    segments: dict[str, dict[str, Any]] = {
+        name: describe(rows[f"seg_{name}"])
+        | {"share": float(rows[f"seg_{name}"].sum()) / whole, "class": CLASS_OF[name]}
+        for name in SEGMENTS
+        if rows[f"seg_{name}"].count()
+    }
+    classes = {kind: sum(entry["share"] for entry in segments.values() if entry["class"] == kind) for kind in CLASSES}
+    return {
+        "count": rows.height,
+        "ttft_ms": describe(rows["ttft"]),
+        "tpot_ms": describe(rows["tpot_ns"]),
+        "segments": segments,
+        "hidden": {name: describe(rows[f"hid_{name}"]) for name in HIDDEN if rows[f"hid_{name}"].count()},
+        "classes": classes | {"residual": float(rows["residual"].sum()) / whole},
+        "residual_ms": describe(rows["residual"]),
+        "uncertainty_ms": describe(rows["uncertainty_ns"]),
+        "disorder_ms": describe(rows["disorder"]),
+    }
+
+
+def describe(values: pl.Series) -> dict[str, float]:
+    """Percentiles, mean and count of a column of ns, in ms; empty without values."""
+    known = values.drop_nulls()
+    if known.is_empty():
+        return {"count": 0}
+    quantiles = {name: _to_ms(known.quantile(q, "linear")) for name, q in QUANTILES.items()}
+    return {"count": known.len(), **quantiles, "mean": _to_ms(known.mean()), "max": _to_ms(known.max())}
+
+
+def _to_ms(value: Any) -> float:
+    return round(float(value) / NS_PER_MS, 6)
