@@ -1,0 +1,260 @@
+"""``kvlens lab``: run a workload on a real P/D pair, leave a pair running, switch faults."""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from .errors import LabError
+from .faults import SITES, Fault, write_faults
+
+# Progress goes to stderr, so that --json and figures can be piped; rich itself respects NO_COLOR.
+_console = Console(stderr=True)
+
+
+@click.group()
+def lab() -> None:
+    """Run a real two-engine vLLM P/D pair on CPU through NIXL.
+
+    Everything is real (vLLM, NIXL, UCX over loopback, KV cache in float32); only the model is tiny.
+    """
+
+
+def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that decide how a pair is started."""
+    options = [
+        click.option("--mode", type=click.Choice(["push", "pull", "bidirectional"]), default="pull", show_default=True),
+        click.option("--stock", type=click.Choice(["p", "d", "both"]), help="Side that runs vLLM's own connector."),
+        click.option("--decoders", type=click.IntRange(1), default=1, show_default=True, help="Decode engines."),
+        click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor-parallel size."),
+        click.option("--prefix-caching/--no-prefix-caching", default=False, show_default=True),
+        click.option("--otlp-endpoint", help="Give vLLM this OTLP endpoint, which makes it keep traceparent."),
+        click.option(
+            "--extra-config", metavar="JSON", callback=_parse_object, help="Added to kv_connector_extra_config."
+        ),
+        click.option(
+            "--propagate", type=click.Choice(["client", "always", "never"]), default="client", show_default=True,
+            help="Router: forward traceparent if the client sent one, make one, or drop it.",
+        ),
+        click.option("--port", type=click.IntRange(1, 65535), help="Port of the router; a free one by default."),
+        click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Run directory."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _parse_object(_: click.Context, __: click.Parameter, value: str | None) -> dict[str, Any]:
+    try:
+        parsed = json.loads(value) if value else {}
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise click.BadParameter("must be a JSON object")
+    return parsed
+
+
+def _parse_lengths(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in value.split(","))
+    except ValueError as error:
+        raise click.BadParameter("must be token counts separated by commas, like 200,1000,4000") from error
+
+
+@lab.command()
+@pair_options
+@click.option("--requests", type=click.IntRange(1), default=20, show_default=True, help="Requests (conversations).")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Poisson arrivals per second (open loop).")
+@click.option("--concurrency", type=click.IntRange(1), help="Most requests in flight; alone: closed loop.")
+@click.option("--input-lens", default="200,1000,4000", show_default=True, callback=_parse_lengths, metavar="N,N,...")
+@click.option("--output-len", type=click.IntRange(1), default=16, show_default=True, help="Output tokens.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--turns", type=click.IntRange(1), help="Turns per conversation (2 in bidirectional mode, else 1).")
+@click.option("--chat", is_flag=True, help="Chat completions instead of completions.")
+@click.option("--traceparent", is_flag=True, help="Send a W3C traceparent with every request.")
+@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Warm-up requests per length.")
+@click.option("--fault", "faults", multiple=True, metavar="SITE=MS[@ENGINE]", help="Delay a site; see `lab fault`.")
+def run(
+    *, requests: int, rate: float | None, concurrency: int | None, input_lens: tuple[int, ...], output_len: int,
+    seed: int, turns: int | None, chat: bool, traceparent: bool, warmup: int, faults: Sequence[str], **pair: Any,
+) -> None:  # fmt: skip
+    """Start a pair, send a workload, stop the pair. Needs about a minute to start.
+
+    \b
+    Examples:
+      kvlens lab run --mode pull --requests 30 --rate 1 --out runs/pull
+      kvlens lab run --mode push --requests 30 --rate 1 --out runs/push --input-lens 200,1000
+      kvlens lab run --mode pull --stock d --requests 10
+      kvlens lab run --mode bidirectional --requests 5 --turns 3
+    """
+    from .workload import Workload
+
+    workload = Workload(
+        requests=requests, rate=rate, concurrency=concurrency, input_lens=input_lens, output_len=output_len, seed=seed,
+        turns=turns or (2 if pair["mode"] == "bidirectional" else 1), chat=chat, traceparent=traceparent,
+    )  # fmt: skip
+    chosen = parse_faults(faults)
+    with stop_on_sigterm(), progress_bar() as (say, bar), open_pair(pair, say) as running:
+        if warmup:
+            running.warm_up(input_lens, warmup)
+        if chosen:
+            running.set_faults(chosen)
+        total = requests * workload.turns
+        task = bar.add_task("requests", total=total)
+        records = running.run_workload(workload, lambda _: bar.advance(task))
+        dead = [engine.child.name for engine in running.engines if not engine.is_alive()]
+    _print_summary(records, running.out, dead)
+
+
+@lab.command()
+@pair_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line when the pair is ready.")
+@click.option("--warmup", default="", metavar="N,N,...", help="Prompt lengths to warm up with before saying ready.")
+def up(as_json: bool, warmup: str, **pair: Any) -> None:
+    """Start a pair and leave it running until Ctrl-C or SIGTERM.
+
+    \b
+    Examples:
+      kvlens lab up --mode push
+      kvlens lab up --mode pull --stock p --json --out runs/mine
+    """
+    with stop_on_sigterm(), progress_bar() as (say, bar), open_pair(pair, say) as running:
+        if warmup:
+            running.warm_up([int(part) for part in warmup.split(",")])
+        bar.stop()
+        if as_json:
+            click.echo(json.dumps(running.describe()))
+        else:
+            click.echo(f"ready: {running.router_url}/v1/completions (model {running.describe()['model']})")
+            for engine in running.engines:
+                click.echo(f"  {engine.role:8} {engine.id}  {engine.url}  {engine.log}")
+            click.echo(f"  run directory {running.out}; Ctrl-C stops it")
+        sys.stdout.flush()
+        try:
+            while True:
+                time.sleep(0.5)
+                running.check()
+        except KeyboardInterrupt:
+            say("stopping")
+
+
+@lab.command()
+@click.argument("run_directory", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="RUN")
+@click.argument("faults", nargs=-1, metavar="[SITE=MS[@ENGINE]]...")
+@click.option("--rank", type=click.IntRange(0), help="Only this tensor-parallel rank.")
+@click.option("--every", type=click.IntRange(1), default=1, show_default=True, help="Only each n-th occurrence.")
+@click.option("--clear", is_flag=True, help="Switch all faults off.")
+@click.option("--list", "list_sites", is_flag=True, help="List the sites.")
+def fault(
+    *, run_directory: Path, faults: Sequence[str], rank: int | None, every: int, clear: bool, list_sites: bool
+) -> None:
+    """Delay something on the running pair of RUN. Replaces the faults that were on.
+
+    \b
+    Examples:
+      kvlens lab fault runs/mine wire=80
+      kvlens lab fault runs/mine post=40@decode prefill_compute=100
+      kvlens lab fault runs/mine --clear
+      kvlens lab fault runs/mine --list
+    """
+    if list_sites:
+        for site, meaning in SITES.items():
+            click.echo(f"{site:18} {meaning}")
+        return
+    if bool(faults) == clear:
+        raise LabError("say which faults to set, or --clear", "for instance: kvlens lab fault RUN wire=80", exit_code=2)
+    path = run_directory / "faults.json"
+    if not path.exists():
+        raise LabError(f"{run_directory} is not the run directory of a pair with fault sites", "see `kvlens lab up`")
+    write_faults(path, {site: Fault(one.ms, one.engine, rank, every) for site, one in parse_faults(faults).items()})
+
+
+def parse_faults(values: Sequence[str]) -> dict[str, Fault]:
+    """Return the faults of ``SITE=MS[@ENGINE]`` arguments."""
+    faults = {}
+    for value in values:
+        site, _, rest = value.partition("=")
+        milliseconds, _, engine = rest.partition("@")
+        try:
+            faults[site] = Fault(float(milliseconds), engine or None)
+        except ValueError:
+            raise LabError(
+                f"cannot read fault {value!r}", "write it as wire=80 or wire=80@decode", exit_code=2
+            ) from None
+        if site not in SITES:
+            raise LabError(f"there is no fault site {site!r}", f"use one of: {', '.join(SITES)}", exit_code=2)
+    return faults
+
+
+def open_pair(options: dict[str, Any], say: Callable[[str], None]) -> Any:
+    """Return the pair of the command line's options."""
+    try:
+        from .run import Pair
+    except ModuleNotFoundError as error:
+        raise LabError(f"the lab needs {error.name}", "pip install --no-deps -r requirements/lab.lock") from error
+    return Pair(
+        options["mode"], stock=options["stock"], tp=options["tp"], decoders=options["decoders"], out=options["out"],
+        prefix_caching=options["prefix_caching"], otlp_endpoint=options["otlp_endpoint"],
+        extra_config=options["extra_config"], propagate=options["propagate"], router_port=options["port"], progress=say,
+    )  # fmt: skip
+
+
+@contextmanager
+def stop_on_sigterm() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that it stops the engines too."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def progress_bar() -> Iterator[tuple[Callable[[str], None], Progress]]:
+    """Yield a function that says what is going on, and the bar; plain lines where there is no terminal."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=_console, disable=not _console.is_terminal, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def say(what: str) -> None:
+            bar.update(task, description=what)
+            if not _console.is_terminal:
+                _console.print(what)
+
+        yield say, bar
+
+
+def _print_summary(records: Sequence[dict[str, Any]], out: Path, dead: Sequence[str]) -> None:
+    """Print what the client saw; a failed request makes the exit status 1."""
+    served = [record for record in records if record["status"] == "ok"]
+    click.echo(f"{len(served)} of {len(records)} requests served")
+    if served:
+        first = sorted(record["ttft_ms"] for record in served)
+        click.echo(f"client TTFT p50 {statistics.median(first):.0f} ms, max {first[-1]:.0f} ms")
+    click.echo(f"run directory {out}; next: kvlens breakdown {out}")
+    failed = [record for record in records if record["status"] != "ok"]
+    if failed or dead:
+        died = f"; dead: {', '.join(dead)}" if dead else ""
+        first_error = failed[0]["error"] if failed else "no failed request"
+        raise LabError(f"{len(failed)} requests failed (first: {first_error}){died}", f"read {out / 'logs'}")
