@@ -31,7 +31,17 @@ def request_key(request_id: str) -> str:
     """Return the client-visible id inside vLLM's internal request id (the id itself when it has another form)."""
     base = base_id(request_id)
     match = _COMPLETION.match(base) or _CHAT.match(base)
-    return match["key"] if match else base
+    return _repair_header(match["key"] if match else base)
+
+
+def _repair_header(text: str) -> str:
+    """Undo the Latin-1 reading of a UTF-8 header: HTTP servers decode header bytes as Latin-1, routers often as UTF-8."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return text
 
 
 def derive_trace_id(key: str) -> int:

@@ -25,6 +25,9 @@ TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
         ("chatcmpl-9f-deadbeef-0123abcd", "9f-deadbeef"),
         ("cmpl-abc-0", "abc"),
         ("something else", "something else"),
+        # The header's UTF-8 bytes, read as Latin-1 by the engine's HTTP server.
+        ("cmpl-" + "ünï 코드".encode().decode("latin-1") + "-0-0123abcd", "ünï 코드"),
+        ("cmpl-ünï 코드-0-0123abcd", "ünï 코드"),
         ("", ""),
     ],
 )

@@ -1,0 +1,42 @@
+"""One side stock, the other instrumented: all is served, tokens are equal, the missing half is said to be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pairs import references, tokens_of, wait_for_document
+
+from lab.run import Pair
+from lab.workload import Workload
+
+pytestmark = pytest.mark.engine
+
+LOAD = Workload(requests=8, concurrency=3, input_lens=(64, 700), output_len=6, seed=5, id_prefix="mixed")
+
+
+@pytest.fixture(scope="module", params=["pull-p", "pull-d", "push-p", "push-d"])
+def half(request: pytest.FixtureRequest, start_pair: Callable[..., Pair]) -> Iterator[tuple[Pair, str]]:
+    mode, stock = request.param.split("-")
+    running = start_pair(mode, stock=stock)
+    running.warm_up(LOAD.input_lens)
+    yield running, {"p": "prefill", "d": "decode"}[stock]
+    running.stop()
+
+
+def test_served_equal_and_honest(half: tuple[Pair, str], report: Callable[[str], None]) -> None:
+    pair, stock = half
+    records = pair.run_workload(LOAD)
+    assert [record["error"] for record in records] == [None] * LOAD.requests
+    assert tokens_of(records) == references(pair, LOAD)
+
+    def complete(document: dict[str, list[dict[str, object]]]) -> bool:
+        return len(document["requests"]) == LOAD.requests
+
+    document = wait_for_document(pair.out, complete)
+    assert len(document["requests"]) == LOAD.requests
+    for row in document["requests"]:
+        assert row["missing"] == [stock]
+        charged = [value for value in row["segments"].values() if value is not None]
+        assert sum(charged) + row["residual_ms"] == pytest.approx(row["ttft_ms"], abs=1e-3)
+    report(f"{pair.mode}: stock {stock}, instrumented peer: {LOAD.requests} of {LOAD.requests} served, tokens equal")
