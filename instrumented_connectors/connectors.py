@@ -9,9 +9,10 @@ from typing import Any
 from . import compat
 from .agent import CurrentRequest, wrap_agent
 from .guard import guard
+from .keep_hints import make_scheduler_lens
 from .probes import install_probes
 from .runtime import EngineIdentity, Runtime, get_runtime
-from .scheduler_lens import NullSchedulerLens, SchedulerLens
+from .scheduler_lens import NullSchedulerLens
 from .settings import Settings
 from .worker_lens import NullWorkerLens, WorkerLens
 
@@ -71,7 +72,9 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
             self._attach_worker(identity, settings)
         else:
             self._runtime = get_runtime(identity, settings)
-            self._scheduler_lens = SchedulerLens(self._runtime.recorder, consumes=identity.role != "prefill")
+            self._scheduler_lens = make_scheduler_lens(
+                self._runtime.recorder, settings.sampling, consumes=identity.role != "prefill"
+            )
 
     def _attach_worker(self, identity: EngineIdentity, settings: Settings) -> None:
         lacking = compat.missing(self.connector_worker.nixl_wrapper, compat.REQUIRED_AGENT)

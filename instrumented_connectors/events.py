@@ -18,6 +18,7 @@ STEP = 4  # {request_id: tokens}, [NewRequestData]
 STEP_END = 5  # -
 TOLD = 6  # received ids, sent ids, failed ids
 FINISH = 7  # request_id, status, computed_tokens, output_tokens, blocks, held
+KEEP = 8  # request_id: the other side says that this request is worth keeping
 
 # Worker side.
 # [(request_id, peer_engine_id, peer_request_id)], [request_id with finished blocks], {request_id: context} | None,

@@ -20,6 +20,7 @@ from .pipeline import Pipeline, build_pipeline
 from .recorder import Recorder
 from .scheduler_spans import SchedulerSpans
 from .settings import DRAIN_INTERVAL_S, Settings
+from .sinks import build_sinks
 from .spans import SpanFactory
 from .traces import TraceBook
 from .transfer_spans import TransferSpans
@@ -54,8 +55,9 @@ class Runtime:
         self.recorder = Recorder(settings.capacity)
         self.pipeline = build_pipeline(settings.exporters) if pipeline is None else pipeline
         self.assembler = Assembler(self.recorder, DRAIN_INTERVAL_S)
-        factory = SpanFactory(self.pipeline, _resource(identity, self.clock), self.clock, identity.engine_id)
         traces = TraceBook(settings.max_requests)
+        self.sinks = build_sinks(settings.sampling, self.pipeline, traces.flags, settings.max_requests)
+        factory = SpanFactory(self.sinks.first, _resource(identity, self.clock), self.clock, identity.engine_id)
         causes: dict[str, tuple[str, int]] = {}
         follows = identity.mode != "push"
         self._scheduler = SchedulerSpans(factory, traces, causes, settings.max_requests, follows_peer=follows)
@@ -63,12 +65,17 @@ class Runtime:
         # The worker's events come first: they say why a lease ended before the scheduler's say that it did.
         self.assembler.add(self.transfers)
         self.assembler.add(self._scheduler)
+        if self.sinks.sampler is not None:
+            self.assembler.add(self.sinks.sampler)
         self.assembler.start()
+        # Last in, first out: the exporters are closed after what is left has been exported.
+        atexit.register(self.pipeline.shutdown)
         atexit.register(self.close)
 
     def after_fork(self) -> None:
         """Begin anew in a forked child: its threads are gone and the parent's events are the parent's."""
         self.recorder.clear()
+        self.sinks.first.restart()
         self.assembler.restart()
 
     def close(self) -> None:
@@ -76,7 +83,7 @@ class Runtime:
         with guard("runtime.close"):
             self.assembler.stop()
             self._scheduler.close(self.assembler.now())
-            self.pipeline.flush()
+            self.sinks.first.close()
             if self.recorder.dropped:
                 logger.warning("kvlens: %d events dropped by a full recorder", self.recorder.dropped)
 

@@ -41,6 +41,11 @@ class TraceBook:
         context = self._contexts.get(request_id)
         return context[1] if context is not None else 0
 
+    def flags(self, request_id: str) -> int | None:
+        """Return the caller's trace flags, None when no trace context reached this process."""
+        context = self._contexts.get(request_id)
+        return context[2] if context is not None else None
+
     def forget(self, request_id: str) -> None:
         """Drop what is known of a request."""
         self._contexts.pop(request_id, None)
