@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from threading import current_thread
 from time import perf_counter_ns
 from typing import Any
 
 from . import events
 from .compat import REQUIRED_AGENT, missing
+from .events import POSTED
 from .guard import guard, guarded
 from .recorder import Recorder
 
@@ -66,7 +68,7 @@ def _wrap_prepare(call: Callable[..., Any], record: Record, current: CurrentRequ
                 operation, descriptors, notification = describe_transfer(args, kwargs)
                 record((
                     events.PREP, start, perf_counter_ns(), id(handle), operation, descriptors, notification,
-                    current.request_id, threading.current_thread().name, handle is not None,
+                    current.request_id, current_thread().name, handle is not None,
                 ))  # fmt: skip
 
     return make_prepped_xfer
@@ -89,7 +91,7 @@ def _wrap_transfer(call: Callable[..., Any], record: Record) -> Callable[..., An
             ok = result != "ERR"
             return result
         finally:
-            record((events.POSTED, start, perf_counter_ns(), id(handle), threading.current_thread().name, ok))
+            record((POSTED, start, perf_counter_ns(), id(handle), current_thread().name, ok))
 
     return transfer
 
@@ -157,7 +159,7 @@ def _wrap_notifications(call: Callable[..., Any], record: Record) -> Callable[..
 def _note_messages(received: dict[str, list[bytes]], record: Record) -> None:
     messages = [message for batch in received.values() for message in batch]
     if messages:
-        record((events.NOTIFIED, perf_counter_ns(), messages, threading.current_thread().name))
+        record((events.NOTIFIED, perf_counter_ns(), messages, current_thread().name))
 
 
 def _wrap_send(call: Callable[..., Any], record: Record) -> Callable[..., Any]:
@@ -171,6 +173,6 @@ def _wrap_send(call: Callable[..., Any], record: Record) -> Callable[..., Any]:
         finally:
             with guard("agent.send_notif"):
                 message = args[1] if len(args) > 1 else kwargs.get("notif_msg", b"")
-                record((events.SENT, start, perf_counter_ns(), message, threading.current_thread().name, ok))
+                record((events.SENT, start, perf_counter_ns(), message, current_thread().name, ok))
 
     return send_notif

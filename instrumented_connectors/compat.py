@@ -18,6 +18,12 @@ CONNECTOR_MODULES = (
     "vllm.distributed.kv_transfer.kv_connector.v1.nixl_connector",
 )
 
+WORKER_MODULES = (
+    "vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker",
+    "vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker",
+    "vllm.distributed.kv_transfer.kv_connector.v1.nixl_connector",
+)
+
 # Without one of these nothing true could be said: the connector then runs stock.
 REQUIRED_FACADE = (
     "get_num_new_matched_tokens",

@@ -35,7 +35,7 @@ def request_key(request_id: str) -> str:
 
 
 def _repair_header(text: str) -> str:
-    """Undo the Latin-1 reading of a UTF-8 header: HTTP servers decode header bytes as Latin-1, routers often as UTF-8."""
+    """Undo the Latin-1 reading of a UTF-8 header: HTTP servers read header bytes as Latin-1, routers often as UTF-8."""
     if text.isascii():
         return text
     try:

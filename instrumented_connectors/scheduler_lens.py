@@ -6,7 +6,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from . import events
-from .guard import guarded
+from .events import MATCH, STEP, STEP_END
+from .guard import guarded, report
 from .identity import TraceParent, request_trace_context
 from .recorder import Recorder
 
@@ -54,21 +55,36 @@ class SchedulerLens(NullSchedulerLens):
             _text(params.get("remote_engine_id")), _text(params.get("remote_request_id")), context,
         ))  # fmt: skip
 
-    @guarded
+    # What follows runs in every step: the guard is written out, since the decorator's call costs as much as the event.
+
     def matched(self, request: Any, local_tokens: int, result: Any) -> None:
         """Record what the connector offered for a request that the scheduler considers."""
-        self._record((events.MATCH, perf_counter_ns(), request.request_id, local_tokens, result[0]))
+        try:
+            self._record((MATCH, perf_counter_ns(), request.request_id, local_tokens, result[0]))
+        except Exception as error:
+            report("SchedulerLens.matched", error)
+
+    def scheduled(self, output: Any) -> None:
+        """Record the begin of a step."""
+        try:
+            self._record((STEP, perf_counter_ns(), output.num_scheduled_tokens, output.scheduled_new_reqs))
+        except Exception as error:
+            report("SchedulerLens.scheduled", error)
+
+    def step_ended(self) -> None:
+        """Record the end of a step."""
+        try:
+            self._record((STEP_END, perf_counter_ns()))
+        except Exception as error:
+            report("SchedulerLens.step_ended", error)
+
+    # What follows runs once or twice per request.
 
     @guarded
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """Record that blocks were allocated."""
         count = sum(map(len, getattr(blocks, "blocks", ())))
         self._record((events.ALLOC, perf_counter_ns(), request.request_id, external_tokens, count))
-
-    @guarded
-    def scheduled(self, output: Any) -> None:
-        """Record the begin of a step."""
-        self._record((events.STEP, perf_counter_ns(), output.num_scheduled_tokens, output.scheduled_new_reqs))
 
     @guarded
     def attach(self, metadata: Any) -> None:
@@ -94,11 +110,6 @@ class SchedulerLens(NullSchedulerLens):
             events.FINISH, perf_counter_ns(), request.request_id, request.status.name.lower(),
             request.num_computed_tokens, request.num_output_tokens, count, bool(result and result[0]),
         ))  # fmt: skip
-
-    @guarded
-    def step_ended(self) -> None:
-        """Record the end of a step."""
-        self._record((events.STEP_END, perf_counter_ns()))
 
 
 def _text(value: Any) -> str | None:

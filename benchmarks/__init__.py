@@ -1,0 +1,1 @@
+"""Figures with their spread and conditions; not timed tests."""
