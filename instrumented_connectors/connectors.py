@@ -170,6 +170,16 @@ class NixlConnector(NixlPullConnector):
     """Stock name of the pull connector."""
 
 
+class NixlBidirectionalConnector(NixlPullConnector):
+    """Pull connector with `bidirectional_kv_xfer` on: P may read earlier turns back from D. Use it on both sides."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        config = vllm_config.kv_transfer_config
+        # The stock class reads the option in its constructor; what the user wrote is kept as it is.
+        config.kv_connector_extra_config = {**(config.kv_connector_extra_config or {}), "bidirectional_kv_xfer": True}
+        super().__init__(vllm_config, role, kv_cache_config)
+
+
 if StockPush is not None:
 
     class NixlPushConnector(InstrumentedMixin, StockPush):  # type: ignore[misc]
