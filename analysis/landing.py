@@ -42,7 +42,7 @@ def calibrate(frame: pl.DataFrame) -> pl.DataFrame:
     width = pl.col("landed_hi") - pl.col("landed_lo")
     whole = pl.col("landed_hi") - pl.col("post_end")
     tight = frame.filter((width <= TIGHT_NS) | (width <= TIGHT_SHARE * whole), pl.col("bytes") > 0).with_columns(
-        took=((pl.col("landed_lo") + pl.col("landed_hi")) / 2 - pl.col("post_end")).clip(lower_bound=0),
+        took=(pl.col("landed_lo") - pl.col("post_end") + width / 2).clip(lower_bound=0),
         is_large=pl.col("bytes") > pl.col("bytes").median().over(ROUTE),
     )
     small, large = ~pl.col("is_large"), pl.col("is_large")
@@ -70,9 +70,10 @@ def estimate_landing(frame: pl.DataFrame) -> pl.DataFrame:
     """Add landed (ns), its bounds and uncertainty_ns, the distance to the farther bound; NULL without a wire span."""
     bounded = bound_landing(frame)
     placed = bounded.join(calibrate(bounded), on=list(ROUTE), how="left", maintain_order="left")
-    predicted = pl.col("post_end") + pl.col("fixed_ns") + pl.col("ns_per_byte") * pl.col("bytes")
-    middle = (pl.col("landed_lo") + pl.col("landed_hi")) / 2
-    landed = pl.coalesce(predicted, middle).round(0).cast(pl.Int64).clip(pl.col("landed_lo"), pl.col("landed_hi"))
+    # Whole ns since 1970 don't fit a float: only durations are computed as floats.
+    took = (pl.col("fixed_ns") + pl.col("ns_per_byte") * pl.col("bytes")).round(0).cast(pl.Int64)
+    middle = pl.col("landed_lo") + (pl.col("landed_hi") - pl.col("landed_lo")) // 2
+    landed = pl.coalesce(pl.col("post_end") + took, middle).clip(pl.col("landed_lo"), pl.col("landed_hi"))
     return placed.with_columns(landed=landed).with_columns(
         uncertainty_ns=pl.max_horizontal(pl.col("landed") - pl.col("landed_lo"), pl.col("landed_hi") - pl.col("landed"))
     )

@@ -19,8 +19,12 @@ NS_PER_MS = 1e6
 
 def add_bucket(frame: pl.DataFrame) -> pl.DataFrame:
     """Add bucket: the range of prompt tokens that a request falls into."""
-    cut = pl.col("prompt_tokens").cut(list(BUCKET_EDGES), labels=list(BUCKETS)).cast(pl.String)
-    return frame.with_columns(bucket=cut.fill_null(NO_BUCKET))
+    bucket = pl.lit(BUCKETS[-1])
+    for edge, name in zip(reversed(BUCKET_EDGES), reversed(BUCKETS[:-1]), strict=True):
+        bucket = pl.when(pl.col("prompt_tokens") <= edge).then(pl.lit(name)).otherwise(bucket)
+    return frame.with_columns(
+        bucket=pl.when(pl.col("prompt_tokens").is_null()).then(pl.lit(NO_BUCKET)).otherwise(bucket)
+    )
 
 
 def summarize_modes(budgets: pl.DataFrame) -> dict[str, Any]:

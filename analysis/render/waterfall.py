@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ..segments import CLASS_OF, MEANING, PULL_CHAIN, PUSH_CHAIN, SEGMENTS
+from ..segments import CLASS_OF, PULL_CHAIN, PUSH_CHAIN, SEGMENTS
 from .table import STYLE_OF_CLASS, word_row
 
 WIDTH = 48
@@ -28,23 +27,18 @@ def render_waterfall(row: dict[str, Any]) -> RenderableType:
         f"{row['prompt_tokens'] or '?'} prompt tokens, {row['bytes'] or 0} bytes, {row['descriptors'] or 0}"
         f" descriptors, {row['x_ranks'] or 0} ranks (slowest: {row['x_rank'] or '-'})"
     )
-    table = Table(pad_edge=False, box=None)
-    table.add_column("segment", no_wrap=True)
-    table.add_column("ms", justify="right", no_wrap=True)
-    table.add_column("at ms", justify="right", no_wrap=True)
-    table.add_column("", min_width=WIDTH, no_wrap=True)
-    table.add_column("", no_wrap=True, overflow="ellipsis")
+    lines = [Text(f"{'segment':<24}{'ms':>10}{'at ms':>11}", "bold")]
     for name, begin, end, charged, hidden in list_bars(row):
         style = "dim" if hidden else STYLE_OF_CLASS[CLASS_OF[name]]
         label = f"hidden {name}" if hidden else name
-        bar = Text(draw(begin, end, ttft, "░" if hidden else "█"), style)
-        table.add_row(label, f"{charged / 1e6:.2f}", f"{begin / 1e6:.2f}", bar, Text(MEANING[name], "dim"))
-    table.add_row("residual", f"{row['residual'] / 1e6:.2f}", "", "", Text("not told apart", "dim"))
+        bar = draw(begin, end, ttft, "░" if hidden else "█")
+        lines.append(Text(f"{label:<24}{charged / 1e6:>10.2f}{begin / 1e6:>11.2f}  {bar}  {CLASS_OF[name]}", style))
+    lines.append(Text(f"{'residual':<24}{row['residual'] / 1e6:>10.2f}  (not told apart)"))
     tail = Text(
         f"why: {word_row(row)}\nthe landing is known within {row['uncertainty_ns'] / 1e6:.2f} ms;"
         f" milestones were out of order by {row['disorder'] / 1e6:.3f} ms"
     )
-    return Group(head, table, tail)
+    return Group(head, *lines, tail)
 
 
 def list_bars(row: dict[str, Any]) -> list[Bar]:
