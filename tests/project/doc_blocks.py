@@ -43,15 +43,16 @@ def find_blocks(page: Path) -> list[Block]:
 
 def split_commands(script: str) -> list[list[str]]:
     """Return the words of every command of a script; continued lines are joined, comments dropped."""
-    commands = []
-    for line in re.sub(r"\\\n", " ", script).splitlines():
-        for part in re.split(r"&&|\|\||;|\|", line.split(" #", maxsplit=1)[0]):
-            words = shlex.split(part, comments=True)
-            while words and re.fullmatch(r"\w+=.*", words[0]):
-                del words[0]
-            if words:
-                commands.append(words)
-    return commands
+    text = re.sub(r"(?:^|(?<=\s))#[^\n]*", "", script.replace("\\\n", " "))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|\n")
+    lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t", "", True
+    commands: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set(";&|\n"):
+            commands.append([])
+        elif commands[-1] or not re.fullmatch(r"\w+=.*", word):
+            commands[-1].append(word)
+    return [words for words in commands if words]
 
 
 def find_unknown_options(words: list[str]) -> list[str]:

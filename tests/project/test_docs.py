@@ -31,6 +31,7 @@ def load(path: Path) -> ModuleType:
 
 
 doc_blocks = load(Path(__file__).with_name("doc_blocks.py"))
+span_builder = load(ROOT / "tests/analysis/span_builder.py")
 BLOCKS = {page: doc_blocks.find_blocks(page) for page in PAGES}
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 
@@ -53,12 +54,23 @@ def run_blocks(page: Path, kinds: set[str], folder: Path) -> None:
         assert done.returncode == 0, f"{page.name}:{block.line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
+def write_sample_runs(folder: Path) -> None:
+    """Write `runs/push` and `runs/pull` with a few requests, for pages that show what to do with a run."""
+    for mode, times in (("push", span_builder.push_times), ("pull", span_builder.pull_times)):
+        world = span_builder.World(mode)
+        for n in range(5):
+            request = span_builder.Request(f"lens-{n}")
+            span_builder.add_request(world, request, times(n * 10**9, prefill_compute=100 + n, wire=20)[0])
+        world.write(folder / "runs" / mode / "traces")
+
+
 def pages_with(kind: str) -> list[Path]:
     return [page for page in PAGES if any(block.kind == kind for block in BLOCKS[page])]
 
 
 @pytest.mark.parametrize("page", [p for p in pages_with("run") if p not in pages_with("engine")], ids=lambda p: p.name)
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    write_sample_runs(tmp_path)
     run_blocks(page, {"run"}, tmp_path)
 
 
