@@ -105,7 +105,7 @@ def run(
         turns=turns or (2 if pair["mode"] == "bidirectional" else 1), chat=chat, traceparent=traceparent,
     )  # fmt: skip
     chosen = parse_faults(faults)
-    with stop_on_sigterm(), progress_bar() as (say, bar), open_pair(pair, say) as running:
+    with stop_on_signals(), progress_bar() as (say, bar), open_pair(pair, say) as running:
         if warmup:
             running.warm_up(input_lens, warmup)
         if chosen:
@@ -129,7 +129,7 @@ def up(as_json: bool, warmup: str, **pair: Any) -> None:
       kvlens lab up --mode push
       kvlens lab up --mode pull --stock p --json --out runs/mine
     """
-    with stop_on_sigterm(), progress_bar() as (say, bar), open_pair(pair, say) as running:
+    with stop_on_signals(), progress_bar() as (say, bar), open_pair(pair, say) as running:
         if warmup:
             running.warm_up([int(part) for part in warmup.split(",")])
         bar.stop()
@@ -211,17 +211,21 @@ def open_pair(options: dict[str, Any], say: Callable[[str], None]) -> Any:
 
 
 @contextmanager
-def stop_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that it stops the engines too."""
+def stop_on_signals() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that it stops the engines too.
+
+    SIGINT is set as well: a shell starts background jobs with it ignored, and Python then leaves it so.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -88,6 +88,10 @@ class RouterSpans:
         )
         return RequestSpans(self._tracer, span, common, self.clock)
 
+    def flush(self) -> None:
+        """Send what is queued now."""
+        self._provider.force_flush()
+
     def close(self) -> None:
         """Send what is queued and stop."""
         self._provider.shutdown()
