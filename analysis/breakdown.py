@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from .attempts import join_router
 from .budget import build_budgets
 from .client import join_client, summarize_client
 from .errors import KvlensError
@@ -38,7 +39,8 @@ def break_down(session: Session) -> Breakdown:
     health = session.query("health").row(0, named=True)
     check_sides(session.run, health)
     client, bad_client_lines = read_client(session.run.client_path)
-    milestones = name_requests(add_bucket(session.query("milestones")))
+    attempts = join_router(session.query("milestones"), session.query("routers"))
+    milestones = name_requests(add_bucket(attempts))
     requests = add_progress(estimate_landing(join_client(milestones, client)))
     if requests.is_empty():
         raise KvlensError(

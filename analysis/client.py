@@ -16,8 +16,7 @@ def join_client(requests: pl.DataFrame, client: pl.DataFrame) -> pl.DataFrame:
         client_ttft=pl.col("first_byte_unix_ns") - pl.col("send_unix_ns"),
         nth=pl.col("send_unix_ns").rank("ordinal").over("request_id"),
     ).filter(pl.col("nth").is_not_null())
-    begun = pl.coalesce("r_client_sent", "r_start", "p_start", "d_start")
-    numbered = requests.with_columns(nth=begun.rank("ordinal").over("request_key"))
+    numbered = requests.with_columns(nth=pl.col("begun").rank("ordinal").over("request_key"))
     return numbered.join(measured, on=["request_key", "nth"], how="left", maintain_order="left").drop("nth")
 
 
