@@ -27,7 +27,8 @@ pytestmark = pytest.mark.engine
 
 MIXED = Workload(requests=40, concurrency=4, input_lens=(48, 200, 700, 1500), output_len=8, seed=3, id_prefix="mixed")
 STEADY = Workload(requests=60, concurrency=1, input_lens=(64, 300), output_len=4, seed=4, id_prefix="steady")
-DELAY_MS = 150.0
+DELAY_MS = 250.0
+REPEATS = 6
 
 
 @pytest.fixture(scope="module", params=["pull", "push"])
@@ -75,7 +76,7 @@ def test_the_budget_is_what_the_client_measured(
         gaps.append(gap)
         excess.append(gap - max(0.01 * record["ttft_ms"], 2.0))
     report(
-        f"{pair.mode}: |client TTFT - charged segments| over {len(gaps)} requests: p50 {percentile(gaps, 0.5):.2f} ms, "
+        f"{pair.mode}: |client TTFT - charged segments|, {len(gaps)} requests: p50 {percentile(gaps, 0.5):.2f} ms, "
         f"p99 {percentile(gaps, 0.99):.2f} ms, max {max(gaps):.2f} ms; median TTFT "
         f"{statistics.median(record['ttft_ms'] for record, _ in budgets):.0f} ms"
     )
@@ -117,7 +118,7 @@ def test_every_trace_joins_both_engines(pair: Pair, report: Callable[[str], None
 
 def test_several_choices_do_not_collide(pair: Pair) -> None:
     load = Workload(
-        requests=1, input_lens=(64,), output_len=3, seed=15, id_prefix="choices", extra_body={"n": 2, "seed": 1}
+        requests=1, input_lens=(64,), output_len=3, seed=15, id_prefix="choices", extra_body={"n": 2, "temperature": 1.0, "seed": 1}
     )
     record = pair.run_workload(load)[0]
     assert record["error"] is None
@@ -137,7 +138,7 @@ def faulted(pair: Pair, faults: dict[str, Any], base: dict[str, Any], name: str,
     """Alternate requests without and with a fault; return both sets of budgets."""
     plain: list[Any] = []
     delayed: list[Any] = []
-    for turn in range(5):
+    for turn in range(REPEATS):
         for kind, on, rows in (("a", base, plain), ("b", {**base, **faults}, delayed)):
             pair.set_faults(on)
             # The sites look at the file at most every 10 ms.
@@ -147,9 +148,9 @@ def faulted(pair: Pair, faults: dict[str, Any], base: dict[str, Any], name: str,
             )
             rows.extend(pair.run_workload(load))
     pair.clear_faults()
-    assert [record["error"] for record in plain + delayed] == [None] * 10
+    assert not [record["error"] for record in plain + delayed if record["error"]]
     found = budgets_of(pair, plain + delayed)
-    return found[:5], found[5:]
+    return found[:REPEATS], found[REPEATS:]
 
 
 # site -> segment that must be charged; `base` keeps D's branch of a push on the critical path in both sets of requests.
@@ -201,20 +202,22 @@ def test_a_known_delay_is_charged_where_it_was_put(
 def test_a_delay_off_the_critical_path_is_hidden(pair: Pair, report: Callable[[str], None]) -> None:
     if pair.mode != "push":
         pytest.skip("pull has one branch only")
-    # P computes for longer than the delay: D's late registration costs nobody anything.
-    base = {"prefill_compute": 600.0}
-    plain, delayed = faulted(pair, {"registration": DELAY_MS}, base, "hidden", length=64)
-    hidden = median_of(delayed, "hidden", "registration") - median_of(plain, "hidden", "registration")
-    charged = median_of(delayed, "segments", "registration") - median_of(plain, "segments", "registration")
-    ttft = statistics.median(r["ttft_ms"] for r in delayed) - statistics.median(r["ttft_ms"] for r in plain)
-    wait = median_of(plain, "hidden", "pairing") - median_of(delayed, "hidden", "pairing")
-    report(f"push: {DELAY_MS:.0f} ms at registration while P computes -> charged {charged:+.1f} ms, hidden "
-           f"registration {hidden:+.1f} ms, hidden pairing {-wait:+.1f} ms, TTFT {ttft:+.1f} ms")  # fmt: skip
+    # P computes for longer than D's admission is delayed: nobody's first token comes later for it.
+    base = {"prefill_compute": 3 * DELAY_MS}
+    plain, delayed = faulted(pair, {"decode_admission": DELAY_MS}, base, "hidden", length=64)
+    hidden = median_of(delayed, "hidden", "decode_admission") - median_of(plain, "hidden", "decode_admission")
+    moved = {
+        name: median_of(delayed, "segments", name) - median_of(plain, "segments", name)
+        for name in {name for row in plain + delayed for name in row["segments"]}
+    }
+    worst = max(moved, key=lambda name: abs(moved[name]))
+    report(
+        f"push: {DELAY_MS:.0f} ms at decode_admission while P computes -> hidden {hidden:+.1f} ms, charged "
+        f"{moved['decode_admission']:+.1f} ms; largest change of a charged segment {worst} {moved[worst]:+.1f} ms"
+    )
     tolerance = max(0.1 * DELAY_MS, 5.0)
-    assert abs(charged) <= tolerance
-    assert abs(ttft) <= 2 * tolerance
-    # P's writer thread looks for registrations between steps only, so D's branch may hide it in its own wait.
-    assert hidden + wait == pytest.approx(DELAY_MS, abs=2 * tolerance) or hidden == pytest.approx(0, abs=tolerance)
+    assert hidden == pytest.approx(DELAY_MS, abs=tolerance)
+    assert abs(moved[worst]) <= tolerance
 
 
 def test_zz_a_killed_decoder_leaves_a_readable_run(pair: Pair, report: Callable[[str], None]) -> None:
@@ -227,7 +230,7 @@ def test_zz_a_killed_decoder_leaves_a_readable_run(pair: Pair, report: Callable[
     while time.monotonic() < deadline:
         time.sleep(0.5)
         begun = {s["request_id"] for s in read_spans(pair.out) if s["name"] == "decode.first_step"
-                 and s["request_key"].startswith("killed")}  # fmt: skip
+                 and s.get("request_key", "").startswith("killed")}  # fmt: skip
         if begun:
             break
     pair.decode.kill()
@@ -236,7 +239,7 @@ def test_zz_a_killed_decoder_leaves_a_readable_run(pair: Pair, report: Callable[
     assert all(record["status"] == "error" for record in result)
     time.sleep(3)
     document = read_document(pair.out)
-    lost = [row for row in document["unfinished"] if row["request_key"].startswith("killed")]
+    lost = [row for row in document["unfinished"] if row["request_id"].startswith(("killed", "cmpl-killed"))]
     waits = sorted({row["waiting_for"] for row in lost})
     report(f"{pair.mode}: D killed with {load.requests} in flight -> {len(lost)} unfinished, waiting for {waits}")
     assert len(lost) == load.requests
