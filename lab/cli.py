@@ -47,6 +47,7 @@ def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--propagate", type=click.Choice(["client", "always", "never"]), default="client", show_default=True,
             help="Router: forward traceparent if the client sent one, make one, or drop it.",
         ),
+        click.option("--rewrite-ids", is_flag=True, help="Router: its own X-Request-Id on both legs."),
         click.option("--port", type=click.IntRange(1, 65535), help="Port of the router; a free one by default."),
         click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Run directory."),
     ]  # fmt: skip
@@ -206,7 +207,8 @@ def open_pair(options: dict[str, Any], say: Callable[[str], None]) -> Any:
     return Pair(
         options["mode"], stock=options["stock"], tp=options["tp"], decoders=options["decoders"], out=options["out"],
         prefix_caching=options["prefix_caching"], otlp_endpoint=options["otlp_endpoint"],
-        extra_config=options["extra_config"], propagate=options["propagate"], router_port=options["port"], progress=say,
+        extra_config=options["extra_config"], propagate=options["propagate"],
+        rewrite_ids=options["rewrite_ids"], router_port=options["port"], progress=say,
     )  # fmt: skip
 
 

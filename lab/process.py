@@ -80,7 +80,7 @@ class Child:
 
     def kill(self) -> None:
         """Kill the whole group at once, as a crash would."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         if self._process:
             self._process.wait()
 
@@ -88,17 +88,18 @@ class Child:
         """Send SIGTERM to the group, wait, then SIGKILL what is left of it."""
         if self._process is None:
             return
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (self.is_alive() or group_members(self.pid)):
             time.sleep(_POLL_S)
         # The group outlives its leader: an engine's workers may still be there when the server has gone.
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         self._process.wait()
         while time.monotonic() < deadline + 5 and group_members(self.pid):
             time.sleep(_POLL_S)
 
-    def _signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the whole group."""
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, number)
@@ -109,7 +110,7 @@ class Child:
 def stop_all(children: Sequence[Child], grace_s: float = 15.0) -> None:
     """Stop several children together: signal all first, so that their grace periods overlap."""
     for child in children:
-        child._signal(signal.SIGTERM)
+        child.send_signal(signal.SIGTERM)
     for child in children:
         child.stop(grace_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from .stream_params import EVENT_KEY
 if TYPE_CHECKING:
     from .router import Router
 
+logger = logging.getLogger("lab.router")
+
 _FORWARDED = ("Authorization", "tracestate")
 _ERROR_EVENT = b'data: {"error"'
 _PARAMS_EVENT = f'"{EVENT_KEY}"'.encode()
@@ -34,13 +37,16 @@ class LegError(Exception):
 
 
 class Attempt:
-    """One request: run its legs in the order of the mode and pass D's answer to the client."""
+    """One request: run its legs in the order of the mode and pass D's answer to the client.
+
+    `engine_id` is the X-Request-Id of both legs.
+    """
 
     def __init__(
-        self, router: Router, spans: RequestSpans, request: web.Request, body: dict[str, Any], request_id: str
+        self, router: Router, spans: RequestSpans, request: web.Request, body: dict[str, Any], engine_id: str
     ) -> None:
         self._router, self._spans, self._request, self._body = router, spans, request, body
-        self._request_id = request_id
+        self._engine_id = engine_id
         self._chat = request.path == CHAT
         self._mode = router.config.mode
         self._conversation = body.get("conversation_id") if self._mode == "bidirectional" else None
@@ -73,6 +79,10 @@ class Attempt:
     async def _run_pull(self) -> web.StreamResponse:
         readback = readback_params(self._router.conversations.get(self._conversation or ""))
         params = await self._prefill(readback)
+        if params is None:
+            logger.warning(
+                "%s returned no transfer parameters for %s: D computes the prompt", self._p.id, self._engine_id
+            )
         await self._router.delay("router_dispatch")
         await self._router.delay("router_decode_leg")
         await self._router.delay("pairing")
@@ -96,7 +106,7 @@ class Attempt:
     async def _decode_late(self) -> web.StreamResponse:
         await self._router.delay("router_decode_leg")
         await self._router.delay("pairing")
-        return await self._decode(push_params(self._p, self._request_id, self._chat))
+        return await self._decode(push_params(self._p, self._engine_id, self._chat))
 
     async def _prefill(self, extra: dict[str, Any]) -> dict[str, Any] | None:
         """Run the prefill leg; returns P's transfer parameters."""
@@ -198,7 +208,7 @@ class Attempt:
             raise LegError(peer, 502, f"{type(error).__name__}: {error}") from error
 
     def _open(self, peer: Peer, body: dict[str, Any], traceparent: str | None) -> Any:
-        headers = {"Content-Type": "application/json", "X-Request-Id": self._request_id}
+        headers = {"Content-Type": "application/json", "X-Request-Id": self._engine_id}
         headers |= {name: value for name in _FORWARDED if (value := self._request.headers.get(name))}
         if traceparent:
             headers["traceparent"] = traceparent
@@ -213,7 +223,7 @@ class Attempt:
         return leg.traceparent or sent
 
     def _response_headers(self) -> dict[str, str]:
-        return {"X-Request-Id": self._request_id}
+        return {"X-Request-Id": self._request.headers.get("X-Request-Id") or self._engine_id}
 
 
 def _trace_params(traceparent: str | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -39,7 +40,8 @@ class RouterConfig:
     """What a router needs to know.
 
     mode: push, pull or bidirectional; propagate: "client" forwards a traceparent only if the client sent one,
-    "always" makes one, "never" drops it (as many routers do); traces: folder for its spans.
+    "always" makes one, "never" drops it (as many routers do); rewrite_ids: the engines get an id of the router's own
+    instead of the client's X-Request-Id (as vLLM's example proxies do); traces: folder for its spans.
     """
 
     mode: str
@@ -50,6 +52,7 @@ class RouterConfig:
     traces: Path | None = None
     fault_file: Path | None = None
     propagate: str = "client"
+    rewrite_ids: bool = False
 
 
 @dataclass
@@ -96,7 +99,7 @@ class Router:
             return _error(400, problem)
         request_id = request.headers.get("X-Request-Id") or uuid4().hex
         spans = self.spans.begin(request_id, request.headers, received_ns, bool(body.get("stream")))
-        attempt = Attempt(self, spans, request, body, request_id)
+        attempt = Attempt(self, spans, request, body, uuid4().hex if self.config.rewrite_ids else request_id)
         error: str | None = "client disconnected"
         try:
             response = await attempt.run()
@@ -174,6 +177,8 @@ def main() -> None:
     config = load_config(parser.parse_args().config)
     logging.basicConfig(level=os.environ.get("KVLENS_LAB_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
     logger.info("mode %s on port %d, P %s, D %s", config.mode, config.port, config.prefill, config.decode)
+    # What exists now stays; a collection in the middle of a request would be measured as routing.
+    gc.freeze()
     # handler_cancellation: a client that goes away ends its legs, and with them the work on both engines.
     web.run_app(
         make_app(config), host=HOST, port=config.port, print=None, access_log=None, handler_cancellation=True,

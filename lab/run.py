@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Pair:
         otlp_endpoint: makes vLLM keep `traceparent` (and export its own spans there).
         extra_config: added to kv_connector_extra_config of all engines.
         env: added to the environment of the engines.
-        propagate: the router's handling of traceparent, see RouterConfig.
+        propagate, rewrite_ids: the router's handling of traceparent and request ids, see RouterConfig.
         faults: install the fault sites (off for overhead measurements).
         router_port: fixed port of the router; a free one by default.
         model_cache: folder of the model.
@@ -74,6 +75,7 @@ class Pair:
         extra_config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
         propagate: str = "client",
+        rewrite_ids: bool = False,
         faults: bool = True,
         router_port: int | None = None,
         model_cache: Path | None = None,
@@ -86,7 +88,8 @@ class Pair:
         if tp < 1 or decoders < 1:
             raise LabError("tensor-parallel size and number of decoders must be at least 1", "use 1 or more")
         self.mode, self.stock, self.out = mode, stock, choose_run_directory(mode, out)
-        self.propagate, self._progress = propagate, progress
+        self._routing = {"propagate": propagate, "rewrite_ids": rewrite_ids}
+        self._progress, self._references = progress, count()
         self.fault_file = self.out / "faults.json" if faults else None
         self._router_port = choose_port(router_port, "the router")
         self.router_url = f"http://{HOST}:{self._router_port}"
@@ -215,7 +218,7 @@ class Pair:
             "model": SERVED_NAME, "prompt": list(prompt_token_ids), "max_tokens": max_tokens, "temperature": 0,
             "ignore_eos": True, "return_token_ids": True, **extra,
         }  # fmt: skip
-        headers = {"Content-Type": "application/json", "X-Request-Id": f"{REFERENCE_PREFIX}{id(body):x}"}
+        headers = {"Content-Type": "application/json", "X-Request-Id": f"{REFERENCE_PREFIX}{next(self._references)}"}
         request = urllib.request.Request(f"{target.url}/v1/completions", json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=300) as answer:
@@ -236,7 +239,7 @@ class Pair:
 
     def write_manifest(self, **more: Any) -> None:
         """Write the run's conditions; called again with every workload."""
-        router = {"policy": "round-robin", "propagate": self.propagate, "url": self.router_url}
+        router = {"policy": "round-robin", **self._routing, "url": self.router_url}
         engines = [engine.describe() for engine in self.engines]
         # The last workload by its plain name too: most runs have one.
         last = self._workloads[-1] if self._workloads else None
@@ -285,7 +288,7 @@ class Pair:
             "decode": [asdict(_peer(engine)) for engine in self.engines[1:]],
             "traces": str(self.out / "traces"),
             "fault_file": str(self.fault_file) if self.fault_file else None,
-            "propagate": self.propagate,
+            **self._routing,
         }
         (self.out / "router.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

@@ -66,17 +66,12 @@ class Setup:
 
 
 @asynccontextmanager
-async def running_router(
-    mode: str, decoders: int = 1, fault_file: Path | None = None, propagate: str = "client"
-) -> AsyncIterator[Setup]:
+async def running_router(mode: str, decoders: int = 1, **config: Any) -> AsyncIterator[Setup]:
     async with running_engines(decoders) as (prefill, decode):
-        config = RouterConfig(
-            mode=mode, port=0, prefill=(prefill.peer,), decode=tuple(engine.peer for engine in decode),
-            fault_file=fault_file, propagate=propagate,
-        )  # fmt: skip
+        peers = {"prefill": (prefill.peer,), "decode": tuple(engine.peer for engine in decode)}
         collector = Collector()
         spans = RouterSpans("router", mode, collector, Clock())
-        server = TestServer(make_app(config, spans))
+        server = TestServer(make_app(RouterConfig(mode=mode, port=0, **peers, **config), spans))
         await server.start_server()
         async with aiohttp.ClientSession() as session:
             yield Setup(str(server.make_url("")).rstrip("/"), session, prefill, decode, spans, collector)
@@ -198,6 +193,23 @@ def test_router_can_drop_or_make_traceparent(propagate: str, sent: bool, expecte
         assert ("traceparent" in setup.decode[0].requests[0][0]) is expected
 
     run("pull", scenario, propagate=propagate)
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_router_that_rewrites_ids_sends_one_to_both_engines_and_keeps_the_clients(mode: str) -> None:
+    async def scenario(setup: Setup) -> None:
+        body = completion()
+        async with setup.session.post(
+            setup.url + "/v1/completions", json=body, headers={"X-Request-Id": "mine"}
+        ) as answer:
+            assert answer.headers["X-Request-Id"] == "mine"
+            assert streamed_tokens(await answer.read()) == answer_tokens([1, 2, 3], 5)
+        sent = {engine.requests[0][0]["X-Request-Id"] for engine in (setup.prefill, setup.decode[0])}
+        assert len(sent) == 1
+        assert sent != {"mine"}
+        assert (await setup.by_name())["router.request"].attributes["kv_transfer.request_key"] == "mine"
+
+    run(mode, scenario, rewrite_ids=True)
 
 
 def test_push_sends_both_legs_at_once() -> None:
