@@ -121,7 +121,7 @@ def _split_meeting(frame: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFram
     shaken_all = measure_handshakes(frame, handshakes, sides, pl.col("b_alloc"), seen)
     shaken = measure_handshakes(frame, handshakes, sides, pl.max_horizontal("b_alloc", low), high)
     frame = frame.with_columns(
-        shaken_all=shaken_all, shaken=pl.when(pl.col("b_alloc").is_not_null()).then(shaken),
+        shaken_all=shaken_all, shaken=pl.when(_overlap(pl.col("b_alloc"), seen, low, high).is_not_null()).then(shaken),
         seg_pairing=_overlap(low, pl.col("b_start"), low, high),
         seg_decode_admission=_overlap(pl.col("b_start"), pl.col("b_alloc"), low, high),
         both_registration=_overlap(pl.col("b_alloc"), seen, low, high),
@@ -130,7 +130,9 @@ def _split_meeting(frame: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFram
     full_registration = seen - pl.col("b_alloc") - pl.col("shaken_all")
     frame = frame.with_columns(
         seg_registration=pl.col("both_registration") - pl.col("shaken"),
-        seg_handshake=pl.sum_horizontal("seg_handshake", "shaken"),
+        seg_handshake=pl.when(pl.col("seg_handshake").is_not_null() | pl.col("shaken").is_not_null()).then(
+            pl.sum_horizontal("seg_handshake", "shaken")
+        ),
         disorder=pl.max_horizontal("disorder", late.fill_null(0)),
     )
     return frame.with_columns(

@@ -15,12 +15,13 @@ def add_progress(frame: pl.DataFrame) -> pl.DataFrame:
 
     A request is finished when D says so or the router answered it completely.
     missing lists "prefill" and "decode" for an engine that no span tells of (a stock peer, or a killed one), and
-    "transfer" when a remote load was waited for and nobody posted it.
+    "transfer" when a remote load was waited for and the instrumented side that posts did not.
     """
     is_push = pl.col("mode") == "push"
     has_first = pl.col("d_first").is_not_null() | pl.col("r_first_byte").is_not_null()
     ended = pl.col("d_end").is_not_null() | (pl.col("r_status") == "ok").fill_null(value=False)
-    no_transfer = pl.col("waited").fill_null(value=False) & pl.col("post_start").is_null()
+    poster = pl.when(is_push).then("p_id").otherwise("d_id")
+    no_transfer = pl.col("waited").fill_null(value=False) & pl.col("post_start").is_null() & poster.is_not_null()
     parts = {"prefill": pl.col("p_id").is_null(), "decode": pl.col("d_id").is_null(), "transfer": no_transfer}
     return frame.with_columns(
         waiting_for=pl.when(is_push).then(_wait_in_push()).otherwise(_wait_in_pull()),

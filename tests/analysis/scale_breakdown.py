@@ -1,6 +1,6 @@
 """Print how loading and breaking down grow with the number of synthetic requests (not a test: figures of this machine).
 
-    python tests/analysis/scale_breakdown.py 10000 30000 100000
+python tests/analysis/scale_breakdown.py 10000 30000 100000
 """
 
 import math
@@ -75,8 +75,8 @@ def main() -> None:
             exponent = math.log((load + breakdown) / before[1]) / math.log(count / before[0])
             growth = f", growth exponent {exponent:.2f}"
         print(
-            f"{count} requests, {spans} spans: import {load:.2f} s ({spans / load:,.0f} spans/s), breakdown {breakdown:.2f} s,"
-            f" JSON {dump:.2f} s, peak {peak:.2f} GB{growth}",
+            f"{count} requests, {spans} spans: import {load:.2f} s ({spans / load:,.0f} spans/s),"
+            f" breakdown {breakdown:.2f} s, JSON {dump:.2f} s, peak {peak:.2f} GB{growth}",
             flush=True,
         )
         before = (count, load + breakdown)

@@ -234,8 +234,19 @@ def push_times(at: int, **durations: float) -> tuple[Times, dict[str, int]]:
         landed_after=landed - 1000, landed_before=landed + 1000, told=told, d_sched=d_sched, d_first=d_first,
         first_byte=first_byte, end=first_byte + 100 * MS,
     )  # fmt: skip
-    chain = ("route", "prefill_ingress", "prefill_queue", "prefill_compute", "dispatch", "post", "wire", "completion_lag",
-             "decode_queue", "first_decode", "delivery")  # fmt: skip
+    chain = [
+        "route",
+        "prefill_ingress",
+        "prefill_queue",
+        "prefill_compute",
+        "dispatch",
+        "post",
+        "wire",
+        "completion_lag",
+        "decode_queue",
+        "first_decode",
+        "delivery",
+    ]
     truth = {name: ms(name) for name in chain}
     truth["pairing"] = max(0, d_start - p_end)
     truth["decode_admission"] = max(0, d_alloc - max(d_start, p_end))
@@ -273,8 +284,8 @@ class Request:
 
 
 def add_request(
-    world: World, request: Request, times: Times, *, router=True, prefill=True, decode=True, slow_rank: int | None = None,
-    slow_ns: int = 0, dead_decode=False,
+    world: World, request: Request, times: Times, *, router=True, prefill=True, decode=True, dead_decode=False,
+    slow_rank: int | None = None, slow_ns: int = 0,
 ) -> None:  # fmt: skip
     """Emit a request's spans; router, prefill, decode say which processes are instrumented.
 
@@ -287,7 +298,7 @@ def add_request(
         add_prefill(world, request, times)
     if decode:
         add_decode(world, request, times, dead=dead_decode)
-    if times.post is not None and (prefill if world.mode == "push" else decode):
+    if (times.post or times.seen) is not None and (prefill if world.mode == "push" else decode):
         for rank in range(world.ranks):
             early = slow_ns if slow_rank not in (None, rank) else 0
             add_transfer(world, request, times, rank, early)
@@ -362,10 +373,12 @@ def add_transfer(world: World, request: Request, times: Times, rank: int, early:
     if push and times.seen is not None and times.p_end is not None:
         world.emit(
             world.prefill, "pairing", min(times.seen, times.p_end), max(times.seen, times.p_end),
-            **{k: common[k] for k in ("trace", "request_id", "request_key", "rank", "peer_engine_id", "peer_request_id")},
+            **{name: value for name, value in common.items() if name not in ("direction", "bytes", "descriptors")},
             registration_seen_ns=("at", times.seen), blocks_ready_ns=("at", times.p_end), outcome="paired",
             late_side="decode" if times.seen > times.p_end else "prefill", late_ns=abs(times.seen - times.p_end),
         )  # fmt: skip
+    if times.post is None:
+        return
     world.emit(world.worker, "post", times.post, times.posted, **common, thread="main", prep_ns=10, outcome="ok")
     if times.landed_before is not None:
         world.emit(
