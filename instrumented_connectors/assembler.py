@@ -39,6 +39,8 @@ class Assembler:
         self._drain_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self.busy_ns = 0
+        self.after_drain: Callable[[], None] = lambda: None
+        """Called after each drain, also of nothing, in the draining thread."""
 
     def add(self, builder: SpanBuilder) -> None:
         """Dispatch a builder's event codes to it."""
@@ -66,6 +68,7 @@ class Assembler:
                 for event in events:
                     for handler in self._handlers.get(event[0], ()):
                         self._handle(handler, event)
+            self.after_drain()
             self.busy_ns += thread_time_ns() - began
         return total
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib import import_module
 from typing import Any
 
 from . import compat
@@ -14,26 +13,20 @@ from .probes import install_probes
 from .runtime import EngineIdentity, Runtime, get_runtime
 from .scheduler_lens import NullSchedulerLens
 from .settings import Settings
+from .stock import import_stock, mode_of, role_of
 from .worker_lens import NullWorkerLens, WorkerLens
 
 logger = logging.getLogger("kvlens")
 
-ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
-
-
-def _import_stock() -> Any:
-    for name in compat.CONNECTOR_MODULES:
-        try:
-            return import_module(name)
-        except ModuleNotFoundError:
-            continue
-    raise ImportError(f"this vLLM has no NIXL connector; kvlens was read against vLLM {'-'.join(compat.SUPPORTED)}")
-
-
-_stock = _import_stock()
+_stock = import_stock()
 StockPull: Any = getattr(_stock, "NixlPullConnector", _stock.NixlConnector)
 # No push connector before vLLM 0.26: its instrumented name is then missing too, as the stock one is.
 StockPush: Any = getattr(_stock, "NixlPushConnector", None)
+
+# Metrics travel inside the stock stats; a vLLM without them has spans only.
+MetricsMixin: Any = object
+if hasattr(_stock, "NixlKVConnectorStats") and hasattr(_stock, "NixlPromMetrics"):
+    from .metrics.mixin import MetricsMixin
 
 # The stock class follows in the bases; the type checker knows nothing of vLLM here.
 _Stock: Any = object
@@ -67,7 +60,7 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         if lacking:
             logger.warning("kvlens: off, this vLLM's connector lacks %s", ", ".join(lacking))
             return
-        identity = EngineIdentity(config.engine_id, ROLES.get(config.kv_role, "both"), self._mode_of(config))
+        identity = EngineIdentity(config.engine_id, role_of(config), mode_of(config, self._mode))
         if self.connector_worker is not None:
             self._attach_worker(identity, settings)
         else:
@@ -75,6 +68,9 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
             self._scheduler_lens = make_scheduler_lens(
                 self._runtime.recorder, settings.sampling, consumes=identity.role != "prefill"
             )
+        attach_metrics = getattr(self, "attach_metrics", None)
+        if self._runtime is not None and attach_metrics is not None:
+            attach_metrics(self._runtime, config, settings)
 
     def _attach_worker(self, identity: EngineIdentity, settings: Settings) -> None:
         lacking = compat.missing(self.connector_worker.nixl_wrapper, compat.REQUIRED_AGENT)
@@ -90,11 +86,6 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
             logger.warning("kvlens: this vLLM gives no %s", "; no ".join(lost))
         follows = identity.mode != "push" and identity.role == "decode"
         self._worker_lens = WorkerLens(runtime.recorder, follows_peer=follows)
-
-    def _mode_of(self, config: Any) -> str:
-        if self._mode == "pull" and config.get_from_extra_config("bidirectional_kv_xfer", False):
-            return "bidirectional"
-        return self._mode
 
     # -- scheduler side --------------------------------------------------------------------------------------
 
@@ -160,7 +151,7 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         return result
 
 
-class NixlPullConnector(InstrumentedMixin, StockPull):  # type: ignore[misc]
+class NixlPullConnector(InstrumentedMixin, MetricsMixin, StockPull):  # type: ignore[misc]
     """Stock pull connector, recorded."""
 
     _mode = "pull"
@@ -182,7 +173,7 @@ class NixlBidirectionalConnector(NixlPullConnector):
 
 if StockPush is not None:
 
-    class NixlPushConnector(InstrumentedMixin, StockPush):  # type: ignore[misc]
+    class NixlPushConnector(InstrumentedMixin, MetricsMixin, StockPush):  # type: ignore[misc]
         """Stock push connector, recorded."""
 
         _mode = "push"

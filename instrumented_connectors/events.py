@@ -19,6 +19,7 @@ STEP_END = 5  # -
 TOLD = 6  # received ids, sent ids, failed ids
 FINISH = 7  # request_id, status, computed_tokens, output_tokens, blocks, held
 KEEP = 8  # request_id: the other side says that this request is worth keeping
+FACTS = 9  # [{request_id: what a worker says of it}], see metrics.facts
 
 # Worker side.
 # [(request_id, peer_engine_id, peer_request_id)], [request_id with finished blocks], {request_id: context} | None,

@@ -6,7 +6,9 @@ import atexit
 import logging
 import os
 import socket
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.util.types import AttributeValue
@@ -16,6 +18,8 @@ from .assembler import Assembler
 from .clock import Clock
 from .compat import distribution_version, vllm_version
 from .guard import guard
+from .metrics.collect import Collector
+from .metrics.own import Increments, Total, read_queues, read_spans, read_totals
 from .pipeline import Pipeline, build_pipeline
 from .recorder import Recorder
 from .scheduler_spans import SchedulerSpans
@@ -23,7 +27,7 @@ from .settings import DRAIN_INTERVAL_S, Settings
 from .sinks import build_sinks
 from .spans import SpanFactory
 from .traces import TraceBook
-from .transfer_spans import TransferSpans
+from .transfer_spans import TransferSpans, decode_registration
 
 logger = logging.getLogger("kvlens")
 
@@ -57,14 +61,24 @@ class Runtime:
         self.assembler = Assembler(self.recorder, DRAIN_INTERVAL_S)
         traces = TraceBook(settings.max_requests)
         self.sinks = build_sinks(settings.sampling, self.pipeline, traces.flags, settings.max_requests)
-        factory = SpanFactory(self.sinks.first, _resource(identity, self.clock), self.clock, identity.engine_id)
         causes: dict[str, tuple[str, int]] = {}
+        # Metrics see every span, whatever the sampling.
+        self.metrics = Collector(
+            self.sinks.first, self.clock, identity, causes=causes, limit=settings.max_requests,
+            decode_registration=decode_registration,
+        )  # fmt: skip
+        factory = SpanFactory(self.metrics, _resource(identity, self.clock), self.clock, identity.engine_id)
         follows = identity.mode != "push"
-        self._scheduler = SchedulerSpans(factory, traces, causes, settings.max_requests, follows_peer=follows)
+        self._scheduler = SchedulerSpans(
+            factory, traces, causes, settings.max_requests, follows_peer=follows, facts=self.metrics.facts
+        )
         self.transfers = TransferSpans(factory, traces, causes, settings.max_requests)
         # The worker's events come first: they say why a lease ended before the scheduler's say that it did.
         self.assembler.add(self.transfers)
         self.assembler.add(self._scheduler)
+        self.assembler.add(self.metrics)
+        self.assembler.after_drain = self.metrics.publish
+        self.metrics.own = self._make_own_figures(factory)
         if self.sinks.sampler is not None:
             self.assembler.add(self.sinks.sampler)
         self.assembler.start()
@@ -72,9 +86,22 @@ class Runtime:
         atexit.register(self.pipeline.shutdown)
         atexit.register(self.close)
 
+    def _make_own_figures(self, factory: SpanFactory) -> Callable[[], Iterator[Total]]:
+        builders = (self.transfers, self._scheduler)
+        increments = Increments(
+            lambda: chain(
+                read_totals(self.metrics.process, self.recorder, self.assembler, factory, builders),
+                read_spans(self.metrics.process, self.pipeline),
+            )
+        )
+        return lambda: chain(
+            increments.measure(), read_queues(self.metrics.process, str(self.metrics.rank), self.pipeline)
+        )
+
     def after_fork(self) -> None:
         """Begin anew in a forked child: its threads are gone and the parent's events are the parent's."""
         self.recorder.clear()
+        self.metrics.restart()
         self.sinks.first.restart()
         self.assembler.restart()
 
@@ -82,6 +109,7 @@ class Runtime:
         """Export everything, within a bound; safe to call more than once."""
         with guard("runtime.close"):
             self.assembler.stop()
+            self.metrics.facts.close()
             self._scheduler.close(self.assembler.now())
             self.sinks.first.close()
             if self.recorder.dropped:

@@ -12,6 +12,7 @@ from . import catalogue as names
 from . import events
 from .events import Event
 from .identity import derive_span_id, request_key
+from .metrics.facts import Fact, FactBook
 from .spans import Attributes, SpanFactory
 from .traces import TraceBook
 
@@ -52,6 +53,7 @@ class SchedulerSpans:
         causes: why a lease ended, filled by the worker side when it lives in this process.
         limit: requests followed at most; the oldest are given up and counted in `evicted`.
         follows_peer: a decoding request takes its trace from the prefill request that it reads (pull).
+        facts: what workers in other processes say of a request; None when there are none.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class SchedulerSpans:
         limit: int,
         *,
         follows_peer: bool = False,
+        facts: FactBook | None = None,
     ) -> None:
         self._follows_peer = follows_peer
+        self._facts = facts
         self._factory = factory
         self._traces = traces
         self._causes = causes
@@ -137,7 +141,7 @@ class SchedulerSpans:
             self._end_lease(request_id, at)
 
     def _on_step(self, event: Event) -> None:
-        _, at, scheduled, new_requests = event
+        _, at, scheduled, new_requests, *_ = event
         completing: list[RequestState] = []
         if self._prompting:
             known = {new.req_id: new.num_computed_tokens for new in new_requests}
@@ -218,10 +222,17 @@ class SchedulerSpans:
 
     def _end_lease(self, request_id: str, at: int) -> None:
         lease = self._leases.pop(request_id, None)
-        outcome, heartbeats = self._causes.pop(request_id, ("released", 0))
+        cause = self._causes.get(request_id)
         if lease is None:
             return
-        start, blocks = lease
+        if cause is not None or self._facts is None:
+            self._emit_lease(request_id, lease, at, cause)
+            return
+        # The worker lives in another process; what it knows of this request arrives within a second or two.
+        self._facts.wait(request_id, at, lambda fact: self._emit_lease(request_id, lease, at, _cause_of(fact)))
+
+    def _emit_lease(self, request_id: str, lease: tuple[int, int], at: int, cause: tuple[str, int] | None) -> None:
+        (start, blocks), (outcome, heartbeats) = lease, cause or ("released", 0)
         attributes: Attributes = {"blocks": blocks, "outcome": outcome, "heartbeats": heartbeats}
         self._emit_for(request_id, names.LEASE, start, at, attributes, error=outcome == "expired")
         self._traces.forget(request_id)
@@ -255,6 +266,10 @@ class SchedulerSpans:
             span_id=self._factory.root_id(state.request_id), parent_id=self._traces.parent_id(state.request_id),
             kind=SpanKind.SERVER, links=links, error=attributes["finish_reason"] in FAILED,
         )  # fmt: skip
+
+
+def _cause_of(fact: Fact | None) -> tuple[str, int] | None:
+    return (fact.outcome, fact.heartbeats) if fact is not None and fact.outcome else None
 
 
 FAILED = frozenset({"finished_error"})

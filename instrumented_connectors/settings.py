@@ -71,6 +71,8 @@ class Settings:
         capacity: events that the recorder holds at most (KVLENS_RECORDER_CAPACITY).
         max_requests: requests followed at the same time at most (KVLENS_MAX_REQUESTS).
         sampling: which spans are exported.
+        idle_flush: an engine that becomes idle takes one more empty step, so that no metric lies until the next
+            request (KVLENS_IDLE_FLUSH=0 turns it off).
     """
 
     enabled: bool = True
@@ -78,6 +80,7 @@ class Settings:
     capacity: int = DEFAULT_CAPACITY
     max_requests: int = 16384
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    idle_flush: bool = True
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -89,6 +92,7 @@ class Settings:
             capacity=_positive(env.get("KVLENS_RECORDER_CAPACITY"), cls.capacity),
             max_requests=_positive(env.get("KVLENS_MAX_REQUESTS"), cls.max_requests),
             sampling=SamplingSettings.from_env(env),
+            idle_flush=_truthy(env.get("KVLENS_IDLE_FLUSH", "1")),
         )
 
 

@@ -1,0 +1,161 @@
+"""What a worker alone knows of a request, on its way to the scheduler: why a lease ended, the slowest rank's times.
+
+A worker may live in another process even with one rank. Facts travel inside the connector's stats, are taken out again
+in the scheduler process and never reach the front end: they name requests.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+WAIT_NS = 4_000_000_000
+"""How long the scheduler side waits for a worker's facts; they travel about once a second."""
+
+# With ranks that disagree, the one that lost the blocks decides.
+_WORST = {"expired": 3, "sent": 2, "read": 2, "released": 1, "": 0}
+
+
+@dataclass(slots=True)
+class Fact:
+    """What one rank, or the slowest of all, says of a request.
+
+    Attributes:
+        outcome: how the lease ended (read, sent, expired), "" for a request that was received.
+        heartbeats: lease extensions received.
+        coordination_ns: waits and calls of this side's worker on the request's path.
+        transfer_ns: first post returned until the last transfer was seen done.
+        ranks: how many ranks have reported.
+    """
+
+    outcome: str = ""
+    heartbeats: int = 0
+    coordination_ns: int = 0
+    transfer_ns: int = 0
+    ranks: int = 1
+
+    def encode(self) -> list[Any]:
+        """Return plain values for the stats."""
+        return [self.outcome, self.heartbeats, self.coordination_ns, self.transfer_ns]
+
+    def merge(self, other: Fact) -> None:
+        """Take in another rank's report: the worst outcome, the slowest rank's times."""
+        if _WORST.get(other.outcome, 0) > _WORST.get(self.outcome, 0):
+            self.outcome = other.outcome
+        self.heartbeats = max(self.heartbeats, other.heartbeats)
+        if other.coordination_ns + other.transfer_ns > self.coordination_ns + self.transfer_ns:
+            self.coordination_ns, self.transfer_ns = other.coordination_ns, other.transfer_ns
+        self.ranks += other.ranks
+
+
+Settle = Callable[["Fact | None"], None]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    since: int
+    settle: list[Settle]
+
+
+class FactBook:
+    """Scheduler side: join the ranks' facts with those who wait for them.
+
+    Args:
+        limit: requests kept at most; the oldest are settled with what is known.
+        ranks: workers that report each request.
+    """
+
+    def __init__(self, limit: int, ranks: int = 1) -> None:
+        self._limit = limit
+        self.ranks = ranks
+        self._facts: OrderedDict[str, Fact] = OrderedDict()
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+
+    def add(self, encoded: dict[str, list[Any]]) -> None:
+        """Take in one worker's facts."""
+        for request_id, values in encoded.items():
+            fact = Fact(*values)
+            known = self._facts.get(request_id)
+            if known is None:
+                known = self._facts[request_id] = fact
+            else:
+                known.merge(fact)
+            if known.ranks >= self.ranks and request_id in self._waiting:
+                self._settle(request_id)
+        while len(self._facts) > self._limit:
+            self._facts.popitem(last=False)
+
+    def wait(self, request_id: str, now: int, settle: Settle) -> None:
+        """Call `settle` with the request's fact: when all ranks have reported, or after a bounded wait."""
+        waiting = self._waiting.setdefault(request_id, _Waiting(now, []))
+        waiting.settle.append(settle)
+        while len(self._waiting) > self._limit:
+            self._settle(next(iter(self._waiting)))
+
+    def tick(self, now: int) -> None:
+        """Settle those who are complete, or have waited long enough (called after each drain)."""
+        due = [name for name, waiting in self._waiting.items() if self._is_due(name, waiting, now)]
+        self._settle_all(due)
+
+    def _is_due(self, request_id: str, waiting: _Waiting, now: int) -> bool:
+        fact = self._facts.get(request_id)
+        return now - waiting.since > WAIT_NS or (fact is not None and fact.ranks >= self.ranks)
+
+    def close(self) -> None:
+        """Settle everything with what is known."""
+        self._settle_all(list(self._waiting))
+
+    def _settle_all(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            self._settle(request_id)
+
+    def _settle(self, request_id: str) -> None:
+        waiting, fact = self._waiting.pop(request_id), self._facts.pop(request_id, None)
+        for settle in waiting.settle:
+            settle(fact)
+
+
+class FactGatherer:
+    """Worker side: gather one rank's times of each request until it is reported.
+
+    Args:
+        limit: requests followed and facts kept for delivery at most.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: OrderedDict[str, list[int]] = OrderedDict()  # coordination ns, wire start, wire end
+        self.ready: OrderedDict[str, list[Any]] = OrderedDict()
+
+    def coordinate(self, request_id: str, nanoseconds: int) -> None:
+        """Add coordination time."""
+        self._entry(request_id)[0] += nanoseconds
+
+    def transfer(self, request_id: str, start: int, end: int) -> None:
+        """Extend the request's time on the wire (several transfers of one request overlap)."""
+        entry = self._entry(request_id)
+        entry[1] = min(entry[1] or start, start)
+        entry[2] = max(entry[2], end)
+
+    def report(self, request_id: str, outcome: str = "", heartbeats: int = 0) -> None:
+        """Close a request: its facts wait for delivery."""
+        coordination, start, end = self._open.pop(request_id, (0, 0, 0))
+        self.ready[request_id] = Fact(outcome, heartbeats, coordination, end - start).encode()
+        _trim(self.ready, self._limit)
+
+    def take(self) -> dict[str, list[Any]]:
+        """Return the facts to deliver and forget them."""
+        facts, self.ready = dict(self.ready), OrderedDict()
+        return facts
+
+    def _entry(self, request_id: str) -> list[int]:
+        entry = self._open.setdefault(request_id, [0, 0, 0])
+        _trim(self._open, self._limit)
+        return entry
+
+
+def _trim(table: OrderedDict[str, list[Any]], limit: int) -> None:
+    while len(table) > limit:
+        table.popitem(last=False)

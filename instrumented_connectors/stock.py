@@ -1,0 +1,42 @@
+"""vLLM's stock connector module, and what a connector's configuration says of its engine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from . import compat
+
+ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+
+
+def import_stock() -> Any:
+    """Return the module that holds the stock connectors, their stats and their Prometheus metrics.
+
+    Raises:
+        ImportError: this vLLM has none.
+    """
+    for name in compat.CONNECTOR_MODULES:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError:
+            continue
+    raise ImportError(f"this vLLM has no NIXL connector; kvlens was read against vLLM {'-'.join(compat.SUPPORTED)}")
+
+
+def role_of(config: Any) -> str:
+    """Return prefill, decode or both."""
+    return ROLES.get(config.kv_role, "both")
+
+
+def mode_of(config: Any, mode: str) -> str:
+    """Return push, pull or bidirectional, from the connector class's own mode and its configuration."""
+    if mode == "pull" and config.get_from_extra_config("bidirectional_kv_xfer", False):
+        return "bidirectional"
+    return mode
+
+
+def backend_of(config: Any) -> str:
+    """Return the NIXL backends that the engine asks for, joined by a plus sign (vLLM's default is UCX)."""
+    names = config.get_from_extra_config("backends", ["UCX"])
+    return "+".join(map(str, names)) if isinstance(names, (list, tuple)) and names else str(names)
