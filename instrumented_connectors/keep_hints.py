@@ -67,7 +67,7 @@ class HintGivingLens(HintReadingLens):
 
 def make_scheduler_lens(recorder: Recorder, sampling: SamplingSettings, *, consumes: bool) -> SchedulerLens:
     """Return the lens that the sampling settings need: hints are only given and read where requests are sampled."""
-    if sampling.keep_slow_ms is not None:
+    if sampling.keep_slow_ms is not None and sampling.sampler != "always_on":
         return HintGivingLens(recorder, consumes=consumes, slow_ms=sampling.keep_slow_ms)
     if sampling.samples:
         return HintReadingLens(recorder, consumes=consumes)
