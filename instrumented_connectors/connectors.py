@@ -14,6 +14,7 @@ from .runtime import EngineIdentity, Runtime, get_runtime
 from .scheduler_lens import NullSchedulerLens
 from .settings import Settings
 from .stock import import_stock, mode_of, role_of
+from .thread_samples import list_thread_ids
 from .worker_lens import NullWorkerLens, WorkerLens
 
 logger = logging.getLogger("kvlens")
@@ -42,9 +43,12 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         self._scheduler_lens: NullSchedulerLens = NullSchedulerLens()
         self._worker_lens: NullWorkerLens = NullWorkerLens()
         self._runtime: Runtime | None = None
+        threads_before = list_thread_ids()
         super().__init__(vllm_config, role, kv_cache_config)
         with guard("connector.attach"):
             self._attach(vllm_config.kv_transfer_config)
+            if self._runtime is not None and self.connector_worker is not None:
+                self._runtime.threads.watch_worker(self.connector_worker, threads_before)
 
     def _attach(self, config: Any) -> None:
         settings = Settings.from_env()
@@ -78,7 +82,8 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
             logger.warning("kvlens: no transfer spans, this NIXL agent lacks %s", ", ".join(lacking))
             return
         runtime = self._runtime = get_runtime(identity, settings)
-        runtime.transfers.rank = int(getattr(self.connector_worker, "tp_rank", 0))
+        rank = int(getattr(self.connector_worker, "tp_rank", 0))
+        runtime.transfers.rank = runtime.steps.rank = runtime.threads.rank = rank
         current = CurrentRequest()
         wrap_agent(self.connector_worker.nixl_wrapper, runtime.recorder, current)
         lost = install_probes(self.connector_worker, runtime.recorder, current)
@@ -129,17 +134,29 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
 
     # -- worker side ---------------------------------------------------------------------------------------------
 
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        self._worker_lens.begun()
+        super().bind_connector_metadata(connector_metadata)
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         self._worker_lens.loading(self._connector_metadata)
         super().start_load_kv(forward_context, **kwargs)
+        self._worker_lens.loaded()
+
+    def wait_for_save(self) -> None:
+        self._worker_lens.saving()
+        super().wait_for_save()
+        self._worker_lens.saved()
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        self._worker_lens.polling()
         results = super().get_transfer_results(finished_req_ids)
         self._worker_lens.reported(results.finished_recving, results.finished_sending, results.failed_recving)
         return results
 
     def get_finished(self, finished_req_ids: set[str]) -> Any:
         # Asked up to vLLM 0.29; from 0.30 the runner asks `get_transfer_results`, which doesn't come through here.
+        self._worker_lens.polling()
         sent, received = super().get_finished(finished_req_ids)
         self._worker_lens.reported(received, sent, None)
         return sent, received

@@ -14,8 +14,10 @@ Event = tuple[Any, ...]
 ARRIVE = 1  # request_id, prompt_tokens, is_prefill, is_decode, peer_engine_id, peer_request_id, trace context | None
 MATCH = 2  # request_id, local_tokens, external_tokens | None (None: ask again later)
 ALLOC = 3  # request_id, external_tokens, blocks
-STEP = 4  # {request_id: tokens}, [NewRequestData]
-STEP_END = 5  # -
+# {request_id: tokens}, [NewRequestData], number of the step, when the metadata of the step before was built | 0,
+# number of preempted requests
+STEP = 4
+STEP_END = 5  # when the metadata of the last step begun was built
 TOLD = 6  # received ids, sent ids, failed ids
 FINISH = 7  # request_id, status, computed_tokens, output_tokens, blocks, held
 KEEP = 8  # request_id: the other side says that this request is worth keeping
@@ -34,3 +36,6 @@ NOTIFIED = 26  # [message], thread
 SENT = 27  # end_ns, message, thread, ok
 HANDSHAKE = 28  # end_ns, peer_engine_id, reason ("" when it worked), notif_only
 FAILURE = 29  # failure_type, request_id | None, error class | "", peer_engine_id | None
+# (number of the step, tokens, requests, preempted requests) | None, metadata bound, load begins, load returned (0: not
+# called), ns in wait_for_save, poll begins, thread
+WORKER_STEP = 30

@@ -26,6 +26,8 @@ from .scheduler_spans import SchedulerSpans
 from .settings import DRAIN_INTERVAL_S, Settings
 from .sinks import build_sinks
 from .spans import SpanFactory
+from .step_records import StepRecords
+from .thread_samples import ThreadSampler
 from .traces import TraceBook
 from .transfer_spans import TransferSpans, decode_registration
 
@@ -77,7 +79,11 @@ class Runtime:
         self.assembler.add(self.transfers)
         self.assembler.add(self._scheduler)
         self.assembler.add(self.metrics)
-        self.assembler.after_drain = self.metrics.publish
+        self.steps = StepRecords(factory, settings.max_requests)
+        self.threads = ThreadSampler(factory, lambda: self.steps.steps)
+        self.assembler.add(self.steps)
+        self.assembler.add(self.threads)
+        self.assembler.after_drain = self._after_drain
         self.metrics.own = self._make_own_figures(factory)
         if self.sinks.sampler is not None:
             self.assembler.add(self.sinks.sampler)
@@ -86,8 +92,15 @@ class Runtime:
         atexit.register(self.pipeline.shutdown)
         atexit.register(self.close)
 
+    def _after_drain(self) -> None:
+        self.metrics.publish()
+        with guard("runtime.steps"):
+            now = self.assembler.now()
+            self.steps.tick(now)
+            self.threads.tick(now)
+
     def _make_own_figures(self, factory: SpanFactory) -> Callable[[], Iterator[Total]]:
-        builders = (self.transfers, self._scheduler)
+        builders = (self.transfers, self._scheduler, self.steps)
         increments = Increments(
             lambda: chain(
                 read_totals(self.metrics.process, self.recorder, self.assembler, factory, builders),
@@ -102,6 +115,8 @@ class Runtime:
         """Begin anew in a forked child: its threads are gone and the parent's events are the parent's."""
         self.recorder.clear()
         self.metrics.restart()
+        self.steps.restart()
+        self.threads.restart()
         self.sinks.first.restart()
         self.assembler.restart()
 
@@ -111,6 +126,7 @@ class Runtime:
             self.assembler.stop()
             self.metrics.facts.close()
             self._scheduler.close(self.assembler.now())
+            self.steps.close()
             self.sinks.first.close()
             if self.recorder.dropped:
                 logger.warning("kvlens: %d events dropped by a full recorder", self.recorder.dropped)

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from . import events
-from .catalogue import PREFIX
+from .catalogue import PREFIX, PROCESS_SPANS
 from .events import Event
 
 logger = logging.getLogger("kvlens")
@@ -90,6 +90,10 @@ class Sampler:
 
     def on_end(self, span: ReadableSpan) -> None:
         """Pass one span on, or not."""
+        if span.name in PROCESS_SPANS:
+            # Records of a process belong to no request: half of them would explain none.
+            self._sink.on_end(span)
+            return
         request_id = find_request(span)
         if request_id is None:
             context = span.get_span_context()

@@ -11,6 +11,9 @@ from .guard import guarded, report
 from .identity import TraceParent, request_trace_context
 from .recorder import Recorder
 
+StepMark = tuple[int, int, int, int]
+"""Number of a step, its scheduled tokens, its requests, and how many requests were preempted for it."""
+
 
 class NullSchedulerLens:
     """Records nothing: the choice when kvlens is off or a required seam is missing."""
@@ -38,6 +41,8 @@ class SchedulerLens(NullSchedulerLens):
         self._record = recorder.record
         self._consumes = consumes
         self._contexts: dict[str, TraceParent] = {}
+        self._step = self._built = 0
+        self._mark: StepMark = (0, 0, 0, 0)
 
     @guarded
     def arrived(self, request: Any) -> None:
@@ -65,18 +70,36 @@ class SchedulerLens(NullSchedulerLens):
             report("SchedulerLens.matched", error)
 
     def scheduled(self, output: Any) -> None:
-        """Record the begin of a step."""
+        """Record the begin of a step, and number it."""
         try:
-            self._record((STEP, perf_counter_ns(), output.num_scheduled_tokens, output.scheduled_new_reqs))
+            now, scheduled = perf_counter_ns(), output.num_scheduled_tokens
+            step = self._step = self._step + 1
+            preempted = len(getattr(output, "preempted_req_ids", None) or ())
+            self._mark = (step, getattr(output, "total_num_scheduled_tokens", 0), len(scheduled), preempted)
+            self._record((STEP, now, scheduled, output.scheduled_new_reqs, step, self._built, preempted))
         except Exception as error:
             report("SchedulerLens.scheduled", error)
 
     def step_ended(self) -> None:
         """Record the end of a step."""
         try:
-            self._record((STEP_END, perf_counter_ns()))
+            self._record((STEP_END, perf_counter_ns(), self._built))
         except Exception as error:
             report("SchedulerLens.step_ended", error)
+
+    def attach(self, metadata: Any) -> None:
+        """Send the step's number, and explicit trace contexts, to this engine's own workers.
+
+        They travel on the metadata that goes there anyway.
+        """
+        try:
+            metadata.kvlens_step = self._mark
+            if self._contexts:
+                metadata.kvlens_contexts = self._contexts
+                self._contexts = {}
+            self._built = perf_counter_ns()
+        except Exception as error:
+            report("SchedulerLens.attach", error)
 
     # What follows runs once or twice per request.
 
@@ -85,13 +108,6 @@ class SchedulerLens(NullSchedulerLens):
         """Record that blocks were allocated."""
         count = sum(map(len, getattr(blocks, "blocks", ())))
         self._record((events.ALLOC, perf_counter_ns(), request.request_id, external_tokens, count))
-
-    @guarded
-    def attach(self, metadata: Any) -> None:
-        """Send explicit trace contexts to this engine's own workers, on the metadata that goes there anyway."""
-        if self._contexts:
-            metadata.kvlens_contexts = self._contexts
-            self._contexts = {}
 
     @guarded
     def told(self, output: Any) -> None:
