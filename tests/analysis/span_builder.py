@@ -234,19 +234,10 @@ def push_times(at: int, **durations: float) -> tuple[Times, dict[str, int]]:
         landed_after=landed - 1000, landed_before=landed + 1000, told=told, d_sched=d_sched, d_first=d_first,
         first_byte=first_byte, end=first_byte + 100 * MS,
     )  # fmt: skip
-    chain = [
-        "route",
-        "prefill_ingress",
-        "prefill_queue",
-        "prefill_compute",
-        "dispatch",
-        "post",
-        "wire",
-        "completion_lag",
-        "decode_queue",
-        "first_decode",
-        "delivery",
-    ]
+    chain = (
+        "route", "prefill_ingress", "prefill_queue", "prefill_compute", "dispatch", "post", "wire", "completion_lag",
+        "decode_queue", "first_decode", "delivery",
+    )  # fmt: skip
     truth = {name: ms(name) for name in chain}
     truth["pairing"] = max(0, d_start - p_end)
     truth["decode_admission"] = max(0, d_alloc - max(d_start, p_end))
