@@ -15,6 +15,8 @@ from typing import Any
 
 import polars as pl
 
+from exporters.clickhouse.database import is_address
+
 from .errors import KvlensError
 from .run import Run, find_run
 
@@ -97,6 +99,10 @@ def _escape_glob(path: str) -> str:
 
 def open_session(paths: Sequence[Path]) -> Session:
     """Open a run directory, a traces directory or span files. Raises KvlensError when there is nothing to read."""
+    if len(paths) == 1 and is_address(str(paths[0])):
+        from .sources import open_source
+
+        return open_source(str(paths[0]))
     session = Session(find_run(paths))
     health = session.query("health").row(0, named=True)
     if not health["used_spans"]:

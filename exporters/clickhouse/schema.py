@@ -1,0 +1,88 @@
+"""The statements that make kvlens's tables: on one node, or replicated on every shard under a distributed table.
+
+The texts are in sql/. Names of the collector: `otel_traces`, `otel_traces_trace_id_ts` and its view. On a cluster the
+collector must not create tables of its own (`create_schema: false`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+TRACES, TRACE_TIMES, IMPORTS = "otel_traces", "otel_traces_trace_id_ts", "kvlens_imports"
+SQL_DIRECTORY = Path(__file__).parent / "sql"
+DEFAULT_TTL_DAYS = 14
+COLUMNS = (
+    "Timestamp", "TraceId", "SpanId", "ParentSpanId", "TraceState", "SpanName", "SpanKind", "ServiceName",
+    "ResourceAttributes", "ScopeName", "ScopeVersion", "SpanAttributes", "Duration", "StatusCode", "StatusMessage",
+    "Events.Timestamp", "Events.Name", "Events.Attributes", "Links.TraceId", "Links.SpanId", "Links.TraceState",
+    "Links.Attributes",
+)  # fmt: skip
+"""Columns of otel_traces in its order, nested ones as the arrays that they are."""
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_CLUSTER = re.compile(r"\{?[\w.-]+\}?")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tables live.
+
+    database: ClickHouse database. ttl_days: whole days that spans are kept. cluster: name or macro (`{cluster}`) of the
+    cluster, None for a single node.
+
+    Raises:
+        ValueError: a name that is none, or a retention below one day.
+    """
+
+    database: str = "otel"
+    ttl_days: int = DEFAULT_TTL_DAYS
+    cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _IDENTIFIER.fullmatch(self.database):
+            raise ValueError(f"{self.database!r} is no database name")
+        if self.cluster is not None and not _CLUSTER.fullmatch(self.cluster):
+            raise ValueError(f"{self.cluster!r} is no cluster name")
+        if self.ttl_days < 1:
+            raise ValueError("spans must be kept for at least one day")
+
+
+def render_statements(layout: Layout) -> list[str]:
+    """Return the statements in the order in which they must run; running them again changes nothing."""
+    on_cluster = f" ON CLUSTER '{layout.cluster}'" if layout.cluster else ""
+    suffix = "_local" if layout.cluster else ""
+    common = {"database": layout.database, "ttl_days": str(layout.ttl_days), "on_cluster": on_cluster}
+
+    def render(name: str, table: str, **more: str) -> str:
+        return _fill(name, table=table, **common, **more)
+
+    traces, times = TRACES + suffix, TRACE_TIMES + suffix
+    statements = [
+        f"CREATE DATABASE IF NOT EXISTS {layout.database}{on_cluster}",
+        render("otel_traces", traces, engine=_engine(layout, "MergeTree")),
+        render("otel_traces_trace_id_ts", times, engine=_engine(layout, "MergeTree")),
+        render("otel_traces_trace_id_ts_mv", f"{TRACE_TIMES}_mv", target=times, source=traces),
+        render("kvlens_imports", IMPORTS, engine=_engine(layout, "ReplacingMergeTree", everywhere=True)),
+    ]
+    if layout.cluster:
+        statements += [
+            render("distributed", name, local=local, cluster=layout.cluster)
+            for name, local in ((TRACES, traces), (TRACE_TIMES, times))
+        ]
+    return statements
+
+
+def _engine(layout: Layout, kind: str, *, everywhere: bool = False) -> str:
+    """Replicas of one shard share a path; a table that is the same everywhere leaves the shard out."""
+    if not layout.cluster:
+        return kind
+    shard = "all" if everywhere else "{shard}"
+    return f"Replicated{kind}('/clickhouse/tables/{shard}/{{database}}/{{table}}', '{{replica}}')"
+
+
+def _fill(name: str, **values: str) -> str:
+    text = (SQL_DIRECTORY / f"{name}.sql").read_text(encoding="utf-8")
+    return Template(text).substitute(values).strip()
