@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -29,6 +30,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
 )
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 Key = tuple[str, str, str, frozenset[tuple[str, Any]]]
 
@@ -57,12 +59,17 @@ def read_request(data: bytes) -> list[Key]:
             span.trace_id.hex(),
             span.span_id.hex(),
             span.name,
-            frozenset((pair.key, getattr(pair.value, str(pair.value.WhichOneof("value")))) for pair in span.attributes),
+            frozenset((pair.key, _read_value(pair.value)) for pair in span.attributes),
         )
         for resource in request.resource_spans
         for scope in resource.scope_spans
         for span in scope.spans
     ]
+
+
+def _read_value(value: AnyValue) -> Any:
+    kind = str(value.WhichOneof("value"))
+    return tuple(map(_read_value, value.array_value.values)) if kind == "array_value" else getattr(value, kind)
 
 
 def read_files(directory: Path, instance: str = "") -> list[Key]:
@@ -83,8 +90,14 @@ def _read_span(span: dict[str, Any]) -> Key:
 
 
 def _read_pair(pair: dict[str, Any]) -> tuple[str, Any]:
-    ((kind, value),) = pair["value"].items()
-    return pair["key"], int(value) if kind == "intValue" else value
+    return pair["key"], _read_json_value(pair["value"])
+
+
+def _read_json_value(holder: dict[str, Any]) -> Any:
+    ((kind, value),) = holder.items()
+    if kind == "arrayValue":
+        return tuple(map(_read_json_value, value.get("values", ())))
+    return int(value) if kind == "intValue" else value
 
 
 class Received:
@@ -108,10 +121,14 @@ class Received:
 class HttpCollector(Received):
     """OTLP/HTTP on a loopback port, served by a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         super().__init__()
         self.port = pick_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{self.port}"
+        self._ssl: ssl.SSLContext | None = None
+        if certificate:
+            self._ssl = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._ssl.load_cert_chain(certificate)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -136,7 +153,7 @@ class HttpCollector(Received):
         app.router.add_post("/v1/traces", self._take)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._ssl).start()
 
     async def _take(self, request: web.Request) -> web.Response:
         data = await request.read()
@@ -161,12 +178,16 @@ _CODES = {
 class GrpcCollector(Received, TraceServiceServicer):  # type: ignore[misc]
     """OTLP/gRPC on a loopback port."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         super().__init__()
         self._server = grpc.server(ThreadPoolExecutor(4))
         add_TraceServiceServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        if certificate:
+            pem = certificate.read_bytes()
+            port = self._server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(pem, pem)]))
+        else:
+            port = self._server.add_insecure_port("127.0.0.1:0")
+        self.endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
 
     def __enter__(self) -> GrpcCollector:
         self._server.start()
@@ -185,6 +206,14 @@ class GrpcCollector(Received, TraceServiceServicer):  # type: ignore[misc]
             context.abort(_CODES[self.status], "as the test wants")
         self.spans += read_request(request.SerializeToString())
         return ExportTraceServiceResponse()
+
+
+def make_certificate(path: Path) -> Path:
+    """Write a self-signed certificate of 127.0.0.1 with its key."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "-", "-out", "-"]
+    path.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    return path
 
 
 class Rotel:

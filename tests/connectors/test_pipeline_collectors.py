@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
 
 import pytest
-from collectors import GrpcCollector, HttpCollector, Rotel, pick_port, read_files, wait_until
+from collectors import GrpcCollector, HttpCollector, Rotel, make_certificate, pick_port, read_files, wait_until
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanKind
 
@@ -68,6 +69,28 @@ def test_specific_headers_and_compression_reach_the_collector(
     assert {name.lower(): value for name, value in headers.items()}["x-tenant"] == "fleet-a"
     assert len(collector.spans) == 5
     pipeline.shutdown()
+
+
+@pytest.mark.skipif(which("openssl") is None, reason="makes its certificate with openssl")
+@pytest.mark.parametrize("trusted", [True, False])
+def test_tls_by_the_standard_variable(
+    protocol: str, trusted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    certificate = make_certificate(tmp_path / "collector.pem")
+    # The HTTP exporter's client prefers these to the standard variable.
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
+    if trusted:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificate))
+    with (GrpcCollector if protocol == "grpc" else HttpCollector)(certificate) as running:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.endpoint)
+        pipeline = build_pipeline(["otlp"])
+        emit(pipeline, 20)
+        assert pipeline.flush(20)
+        pipeline.shutdown()
+        assert pipeline.counters()["otlp"] == (ExportCounts(exported=20) if trusted else ExportCounts(failed=20))
+        assert len(running.spans) == (20 if trusted else 0)
 
 
 @pytest.mark.parametrize("status", [429, 503, 400])
