@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ..breakdown import Breakdown
 from ..segments import CLASSES, SEGMENTS
 from .notes import list_notes
-from .table import POINTS, STYLE_OF_CLASS, make_table
+from .table import POINTS, STYLE_OF_CLASS, add_title, make_table
 
 Columns = list[tuple[str, dict[str, Any]]]
 
@@ -27,8 +26,8 @@ def render_side_by_side(breakdowns: list[Breakdown]) -> RenderableType:
     return Group(_render_budgets(columns), Text(), _render_clients(breakdowns), Text(), *notes)
 
 
-def _render_budgets(columns: Columns) -> Table:
-    table = make_table("TTFT budgets: p50 / p90 / p99 in ms, share of TTFT")
+def _render_budgets(columns: Columns) -> RenderableType:
+    table = make_table()
     table.add_column("segment")
     for name, _ in columns:
         table.add_column(name, justify="right")
@@ -46,11 +45,11 @@ def _render_budgets(columns: Columns) -> Table:
     for kind in CLASSES:
         shares = (f"{summary['classes'][kind]:.1%}" for _, summary in columns)
         table.add_row(Text(kind, STYLE_OF_CLASS[kind]), *shares)
-    return table
+    return add_title("TTFT budgets: p50 / p90 / p99 in ms, share of TTFT", table)
 
 
-def _render_clients(breakdowns: list[Breakdown]) -> Table:
-    table = make_table("As the clients measured it (another process), ms")
+def _render_clients(breakdowns: list[Breakdown]) -> RenderableType:
+    table = make_table()
     table.add_column("")
     for item in breakdowns:
         table.add_column(item.run.name, justify="right")
@@ -59,7 +58,7 @@ def _render_clients(breakdowns: list[Breakdown]) -> Table:
     table.add_row("client TTFT p50 / p90 / p99", *(_cell(c["ttft_ms"], None) if c else "" for c in clients))
     table.add_row("budget less client, |residual| p50 / p99", *(_residual(c) for c in clients))
     table.add_row("never finished", *(str(item.summary["unfinished"]["count"]) for item in breakdowns))
-    return table
+    return add_title("As the clients measured it (another process), ms", table)
 
 
 def _residual(client: dict[str, Any] | None) -> str:

@@ -37,9 +37,9 @@ def render_table(breakdown: Breakdown, slowest: int) -> RenderableType:
     return Group(*parts, *(Text(note) for note in list_notes(breakdown)))
 
 
-def render_mode(mode: str, summary: dict[str, Any]) -> Table:
+def render_mode(mode: str, summary: dict[str, Any]) -> RenderableType:
     """Render the budget of one mode: each segment's percentiles (ms) and its share of all TTFT."""
-    table = make_table(f"TTFT budget, {mode}: {summary['count']} requests (ms)")
+    table = make_table()
     table.add_column("segment")
     table.add_column("class")
     for name in (*POINTS, "mean", "share"):
@@ -61,7 +61,7 @@ def render_mode(mode: str, summary: dict[str, Any]) -> Table:
     for name, entry in summary["hidden"].items():
         if entry["max"] > 0:
             table.add_row(f"hidden {name}", Text(CLASS_OF[name], "dim"), *_figures(entry), "", style="dim")
-    return table
+    return add_title(f"TTFT budget, {mode}: {summary['count']} requests (ms)", table)
 
 
 def is_unresolved(name: str, entry: dict[str, Any], summary: dict[str, Any]) -> bool:
@@ -69,9 +69,9 @@ def is_unresolved(name: str, entry: dict[str, Any], summary: dict[str, Any]) -> 
     return name in ("wire", "completion_lag") and entry["p50"] < summary["uncertainty_ms"]["p50"]
 
 
-def render_buckets(buckets: dict[str, Any]) -> Table:
+def render_buckets(buckets: dict[str, Any]) -> RenderableType:
     """Render TTFT, the shares of the classes and each segment's percentiles by prompt length."""
-    table = make_table("By prompt length (tokens); each segment as p50 / p90 / p99 in ms")
+    table = make_table()
     table.add_column("")
     for name, summary in buckets.items():
         table.add_column(f"{name} (n={summary['count']})", justify="right")
@@ -85,17 +85,17 @@ def render_buckets(buckets: dict[str, Any]) -> Table:
         cells = [_triple(summary["segments"].get(name)) for summary in buckets.values()]
         if any(cells):
             table.add_row(name, *cells)
-    return table
+    return add_title("By prompt length (tokens); each segment as p50 / p90 / p99 in ms", table)
 
 
-def render_slowest(budgets: pl.DataFrame, count: int) -> Table:
+def render_slowest(budgets: pl.DataFrame, count: int) -> RenderableType:
     """Render the slowest requests, each with the one-line reason."""
-    table = make_table("Slowest first tokens")
+    table = make_table()
     for name, side in (("request", "left"), ("mode", "left"), ("TTFT ms", "right"), ("why", "left")):
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for row in budgets.sort("ttft", descending=True).head(count).iter_rows(named=True):
         table.add_row(row["request_id"], row["mode"], f"{row['ttft'] / 1e6:.1f}", word_row(row))
-    return table
+    return add_title("Slowest first tokens", table)
 
 
 def word_row(row: dict[str, Any]) -> str:
@@ -106,10 +106,10 @@ def word_row(row: dict[str, Any]) -> str:
     return word_reason(row["reason_segment"], *figures) + missing
 
 
-def render_unfinished(breakdown: Breakdown, limit: int = 10) -> Table:
+def render_unfinished(breakdown: Breakdown, limit: int = 10) -> RenderableType:
     """Render how many requests never finished and what they waited for."""
     rows = breakdown.unfinished
-    table = make_table(f"{rows.height} requests never finished")
+    table = make_table()
     for name in ("waiting for", "requests", "first token", "for example"):
         table.add_column(name)
     groups = rows.group_by("waiting_for").agg(
@@ -117,12 +117,17 @@ def render_unfinished(breakdown: Breakdown, limit: int = 10) -> Table:
     )
     for waiting, count, first, example, error in groups.sort("len", descending=True).head(limit).iter_rows():
         table.add_row(waiting, str(count), str(first), f"{example}{f': {error}' if error else ''}")
-    return table
+    return add_title(f"{rows.height} requests never finished", table)
 
 
-def make_table(title: str) -> Table:
-    # A title folds at the table's own width; blanks that don't break keep it on one line.
-    return Table(title=title.replace(" ", "\u00a0"), title_justify="left", header_style="bold", pad_edge=False)
+def make_table() -> Table:
+    """Make a table in the house's style."""
+    return Table(header_style="bold", pad_edge=False)
+
+
+def add_title(title: str, table: Table) -> RenderableType:
+    """Put a title above a table; rich's own would be folded at the table's width."""
+    return Group(Text(title, "bold italic"), table)
 
 
 def _figures(entry: dict[str, Any]) -> list[str]:

@@ -313,12 +313,19 @@ def add_router(world: World, request: Request, times: Times) -> None:
             answered,
             parent=parent,
             **common,
-            peer_engine_id="P0",
+            peer_engine_id=world.prefill.engine,
             status="ok",
         )
     if times.d_sent is not None:
         world.emit(
-            world.router, "router.decode", times.d_sent, end, parent=parent, **common, peer_engine_id="D0", status="ok"
+            world.router,
+            "router.decode",
+            times.d_sent,
+            end,
+            parent=parent,
+            **common,
+            peer_engine_id=world.decode.engine,
+            status="ok",
         )
 
 
@@ -346,7 +353,7 @@ def add_decode(world: World, request: Request, times: Times, *, dead: bool) -> N
     if times.d_first is not None:
         world.emit(world.decode, "decode.first_step", times.d_sched, times.d_first, **common, steps=1)
     if times.end is not None and not dead:
-        peer = {"peer_request_id": request.p_id, "peer_engine_id": "P0"} if world.mode == "pull" else {}
+        peer = {"peer_request_id": request.p_id, "peer_engine_id": world.prefill.engine} if world.mode == "pull" else {}
         world.emit(
             world.decode, "decode", times.d_start, times.end, **common, prompt_tokens=request.prompt_tokens,
             external_tokens=request.prompt_tokens if remote else 0, local_tokens=0, output_tokens=request.output_tokens,
@@ -356,7 +363,8 @@ def add_decode(world: World, request: Request, times: Times, *, dead: bool) -> N
 
 def add_transfer(world: World, request: Request, times: Times, rank: int, early: int) -> None:
     push = world.mode == "push"
-    own, peer_id, peer = (request.p_id, request.d_id, "D0") if push else (request.d_id, request.p_id, "P0")
+    own, peer_id = (request.p_id, request.d_id) if push else (request.d_id, request.p_id)
+    peer = (world.decode if push else world.prefill).engine
     common = {
         "trace": request.trace_id, "request_id": own, "request_key": request.key, "rank": rank, "peer_engine_id": peer,
         "peer_request_id": peer_id, "direction": "WRITE" if push else "READ", "bytes": request.bytes, "descriptors": 8,

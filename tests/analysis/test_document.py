@@ -23,22 +23,19 @@ def build_run(tmp_path):
         for number in range(3):
             times, _ = make(number * 700 * MS, prefill_compute=100 + 20 * number, wire=10, dispatch=25, registration=30)
             key = f"{mode}-{number % 2}"
-            request = Request(
-                key, suffix=f"0000000{number}", prompt_tokens=[200, 1000, 5000][number], bytes=1 << (20 + number)
-            )
+            size = {"prompt_tokens": [200, 1000, 5000][number], "bytes": 1 << (20 + number)}
+            request = Request(key, suffix=f"0000000{number}", **size)
             add_request(world, request, times, slow_rank=1, slow_ns=MS)
             records.append(client_record(key, EPOCH + times.sent, EPOCH + times.first_byte + 40_000))
             if number == 0:
-                world.handshake(
-                    world.worker, world.decode if mode == "push" else world.prefill, times.post - 20 * MS, times.post
-                )
+                peer = world.decode if mode == "push" else world.prefill
+                world.handshake(world.worker, peer, times.post - 20 * MS, times.post, rank=1)
         dead, _ = make(9000 * MS)
         dead.landed_before = dead.told = dead.d_sched = dead.d_first = dead.first_byte = dead.end = None
         add_request(world, Request(f"{mode}-dead"), dead, dead_decode=True)
         world.write(tmp_path / "run" / "traces")
-    (tmp_path / "run" / "manifest.json").write_text(
-        json.dumps({"schema": 1, "mode": "both", "versions": {"vllm": "0.32.0"}})
-    )
+    manifest = {"schema": 1, "mode": "both", "versions": {"vllm": "0.32.0"}}
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
