@@ -162,10 +162,10 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         return sent, received
 
     def shutdown(self) -> Any:
-        result = super().shutdown()
+        # First, and within a bound: stock shutdown may wait a second for a thread, and a second SIGTERM ends the process.
         if self._runtime is not None:
             self._runtime.close()
-        return result
+        return super().shutdown()
 
 
 class NixlPullConnector(InstrumentedMixin, MetricsMixin, StockPull):  # type: ignore[misc]

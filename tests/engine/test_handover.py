@@ -117,9 +117,8 @@ def test_every_trace_joins_both_engines(pair: Pair, report: Callable[[str], None
 
 
 def test_several_choices_do_not_collide(pair: Pair) -> None:
-    load = Workload(
-        requests=1, input_lens=(64,), output_len=3, seed=15, id_prefix="choices", extra_body={"n": 2, "temperature": 1.0, "seed": 1}
-    )
+    sampled = {"n": 2, "temperature": 1.0, "seed": 1}
+    load = Workload(requests=1, input_lens=(64,), output_len=3, seed=15, id_prefix="choices", extra_body=sampled)
     record = pair.run_workload(load)[0]
     assert record["error"] is None
 
