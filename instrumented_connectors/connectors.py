@@ -162,7 +162,7 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         return sent, received
 
     def shutdown(self) -> Any:
-        # First, and within a bound: stock shutdown may wait a second for a thread, and a second SIGTERM ends the process.
+        # First, and within a bound: stock shutdown waits for a thread, and a second SIGTERM meanwhile ends the process.
         if self._runtime is not None:
             self._runtime.close()
         return super().shutdown()
