@@ -70,6 +70,7 @@ class Runtime:
             decode_registration=decode_registration,
         )  # fmt: skip
         factory = SpanFactory(self.metrics, _resource(identity, self.clock), self.clock, identity.engine_id)
+        self._factory = factory
         follows = identity.mode != "push"
         self._scheduler = SchedulerSpans(
             factory, traces, causes, settings.max_requests, follows_peer=follows, facts=self.metrics.facts
@@ -114,6 +115,7 @@ class Runtime:
     def after_fork(self) -> None:
         """Begin anew in a forked child: its threads are gone and the parent's events are the parent's."""
         self.recorder.clear()
+        self._factory.set_process(os.getpid())
         self.metrics.restart()
         self.steps.restart()
         self.threads.restart()

@@ -48,6 +48,10 @@ class SpanFactory:
         self.engine_id = engine_id
         self.emitted = 0
 
+    def set_process(self, pid: int) -> None:
+        """Replace the process id, which a fork has changed."""
+        self._resource = self._resource.merge(Resource({"process.pid": pid}))
+
     def unix(self, perf: int) -> int:
         """Return the Unix time (ns) of a monotonic stamp."""
         return self._clock.to_unix(perf)

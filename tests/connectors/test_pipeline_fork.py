@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -10,6 +11,13 @@ from pathlib import Path
 
 import pytest
 from collectors import HttpCollector, Rotel, read_files, wait_until
+
+
+def find_pids(traces: Path) -> set[str]:
+    """Return `process.pid` of all resources in the span files of a directory."""
+    text = "".join(path.read_text() for path in traces.glob("*.otlp.jsonl"))
+    return set(re.findall(r'"process.pid","value":{"intValue":"(\d+)"', text))
+
 
 SCRIPT = Path(__file__).with_name("fork_engine.py")
 PEER = "kv_transfer.peer_engine_id"
@@ -44,4 +52,5 @@ def test_a_forked_process_exports_its_spans(tmp_path: Path, protocol: str, momen
     ], (done.stdout, done.stderr)
     assert set(read_files(tmp_path / "traces")) == received
     by_process = Counter(str(dict(span[3])[PEER]).split("-")[1] for span in received)
+    assert find_pids(tmp_path / "traces") == set(by_process)
     assert by_process == {pid: int(produced) for pid, produced, _ in lines}
