@@ -17,6 +17,7 @@ from .reasons import find_reasons
 from .run import Run, read_client
 from .source import Session
 from .summary import add_bucket, summarize_modes
+from .tpot_report import find_interference
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def break_down(session: Session) -> Breakdown:
         "siblings": int(requests["siblings"].sum()),
         "modes": summarize_modes(budgets),
         "client": summarize_client(budgets, client),
+        "interference": find_interference(session),
         "data": {
             "files": len(session.run.files),
             "lines": session.lines,

@@ -11,6 +11,7 @@ from rich.console import Console
 from ..breakdown import Breakdown, break_down
 from ..errors import KvlensError
 from ..progress import AFTER_FIRST_TOKEN
+from ..render.interference import render_interference
 from ..render.json import render_json
 from ..render.sidebyside import render_side_by_side
 from ..render.table import render_table
@@ -58,6 +59,9 @@ def breakdown(runs: tuple[Path, ...], as_json: bool, request_id: str | None, slo
     else:
         console = make_console()
         console.print(render_table(results[0], slowest) if len(results) == 1 else render_side_by_side(results))
+        for result in results:
+            if result.summary["interference"]:
+                console.print(render_interference(result.run.name, result.summary["interference"]))
 
 
 def _group(runs: tuple[Path, ...]) -> list[tuple[Path, ...]]:

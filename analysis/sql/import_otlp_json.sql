@@ -14,9 +14,14 @@ WITH
             events Array(Tuple(timeUnixNano Int64, name String, attributes KV)),
             links Array(Tuple(traceId String, spanId String, traceState String, attributes KV))))))))',
         'KV', kv_type) AS line_type,
+    -- Arrays as the collector writes them, [1,2] and ["a","b"]; in OTLP JSON a whole number is text.
+    element -> if(element.1 = 'intValue', trim(BOTH '"' FROM element.2), element.2) AS to_element,
+    array -> if(array IS NULL, NULL, concat('[', arrayStringConcat(arrayMap(
+        e -> to_element(JSONExtractKeysAndValuesRaw(e)[1]), JSONExtractArrayRaw(assumeNotNull(array), 'values')), ','), ']')
+    ) AS to_array,
     attributes -> mapFromArrays(
         arrayMap(kv -> kv.1, attributes),
-        arrayMap(kv -> coalesce(kv.2.1, kv.2.2, kv.2.3, kv.2.4, kv.2.5, kv.2.6, kv.2.7, ''), attributes)
+        arrayMap(kv -> coalesce(kv.2.1, kv.2.2, kv.2.3, kv.2.4, to_array(kv.2.5), kv.2.6, kv.2.7, ''), attributes)
     ) AS to_map,
     scopes AS (
         SELECT to_map(rs.resource.attributes) AS resource, arrayJoin(rs.scopeSpans) AS sc
