@@ -46,7 +46,9 @@ $(LOCK_STAMP):
 	@test -f $(LOCK) || { echo "Error: $(LOCK) is missing. Try: restore it from the repository." >&2; exit 2; }
 	@command -v $(PYTHON) >/dev/null || { echo "Error: $(PYTHON) not found. Try: install Python 3.11, or make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps -r $(LOCK)
+	@# Without --no-compile pip spends most of a minute on bytecode of modules that nobody imports.
+	@echo "Installing $(LOCK) (about 5 GB, a few minutes)"
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --no-deps -r $(LOCK)
 	rm -f $(VENV)/.lock-* $(VENV)/.project-*
 	touch $@
 
