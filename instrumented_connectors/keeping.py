@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from . import catalogue as names
 from .catalogue import PREFIX
-from .sampling import Decide, FlagsOf, Sampler, Stage, find_request, is_failed
+from .sampling import Decide, FlagsOf, Sampler, Stage, find_request, is_failed, put_bounded
 
 # A request of which nothing was heard for so long is decided with what is known (P's lease is 30 s, renewed by D).
 PATIENCE_S = 120.0
@@ -148,9 +148,7 @@ class KeepingSampler(Sampler):
         count = len(self._waiting.pop(request_id).spans)
         self._held -= count
         self.sampled_out += count
-        self._over[request_id] = None
-        while len(self._over) > self._limit:
-            self._over.popitem(last=False)
+        put_bounded(self._over, request_id, None, self._limit)
 
     def _decide_oldest(self, now: float) -> None:
         while self._waiting:

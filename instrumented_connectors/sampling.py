@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
@@ -25,6 +25,8 @@ _KEPT = PREFIX + "kept"
 _SAMPLED_FLAG = 1
 # As the SDK's TraceIdRatioBased: the low 64 bits of the trace id decide.
 _RATIO_BITS = 64
+
+V = TypeVar("V")
 
 Decide = Callable[[int, int | None], bool]
 """(trace id, trace flags of the caller or None) -> whether the sampler takes the trace."""
@@ -78,6 +80,8 @@ class Sampler:
         self._limit = limit
         # "" sampled, None rejected, else the reason for which it is kept. A request has one verdict for all its spans.
         self._verdicts: OrderedDict[str, str | None] = OrderedDict()
+        # Why to keep requests of which no span has come yet.
+        self._reasons: OrderedDict[str, str] = OrderedDict()
         self.sampled_out = 0
         self.kept = 0
         self.handlers = {events.KEEP: self._on_keep}
@@ -112,13 +116,9 @@ class Sampler:
         if request_id not in self._verdicts:
             context = span.get_span_context()
             taken = context is not None and self._decide(context.trace_id, self._flags_of(request_id))
-            self._remember(request_id, "" if taken else None)
+            reason = self._reasons.pop(request_id, None)
+            put_bounded(self._verdicts, request_id, "" if taken else reason, self._limit)
         return self._verdicts[request_id]
-
-    def _remember(self, request_id: str, verdict: str | None) -> None:
-        self._verdicts[request_id] = verdict
-        while len(self._verdicts) > self._limit:
-            self._verdicts.popitem(last=False)
 
     def _pass(self, span: ReadableSpan, reason: str) -> None:
         if reason:
@@ -137,8 +137,10 @@ class Sampler:
 
     def keep(self, request_id: str, reason: str) -> None:
         """Keep a request whatever the sampler says; a sampled one stays merely sampled."""
-        if self._verdicts.get(request_id) is None:
-            self._remember(request_id, reason)
+        if request_id not in self._verdicts:
+            put_bounded(self._reasons, request_id, reason, self._limit)
+        elif self._verdicts[request_id] is None:
+            self._verdicts[request_id] = reason
 
     def close(self) -> None:
         """Close the next stage."""
@@ -147,8 +149,16 @@ class Sampler:
     def restart(self) -> None:
         """Forget everything, as in a forked child."""
         self._verdicts.clear()
+        self._reasons.clear()
         self.sampled_out = self.kept = self.evicted = 0
         self._sink.restart()
+
+
+def put_bounded(table: OrderedDict[str, V], key: str, value: V, limit: int) -> None:
+    """Put an entry into a table and drop the oldest ones beyond the limit."""
+    table[key] = value
+    while len(table) > limit:
+        table.popitem(last=False)
 
 
 def is_failed(span: ReadableSpan) -> bool:

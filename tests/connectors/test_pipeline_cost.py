@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
@@ -57,7 +56,8 @@ def test_a_missing_collector_costs_the_engine_thread_nothing(
         for _ in range(ROUNDS):
             for state, runtime in runtimes.items():
                 cost[state].append(measure(runtime))
-        median = {state: statistics.median(values) for state, values in cost.items()}
+        # The least disturbed round: what else runs on this machine is not the question.
+        least = {state: min(values) for state, values in cost.items()}
         for runtime in runtimes.values():
             runtime.close()
             # Nothing of them is left to export when the test process ends.
@@ -67,9 +67,9 @@ def test_a_missing_collector_costs_the_engine_thread_nothing(
                 assert counts.produced == runtime.pipeline.produced
                 assert counts.queued == 0
         lost = {state: runtime.pipeline.counters()["otlp"].lost for state, runtime in runtimes.items()}
-    record_property("ns per event", median)
-    print("engine-thread ns per event:", {state: round(ns) for state, ns in median.items()}, "lost:", lost)
+    record_property("ns per event", least)
+    print("engine-thread ns per event:", {state: round(ns) for state, ns in least.items()}, "lost:", lost)
     assert lost["down"] > 0
     assert lost["silent"] > 0
-    assert median["down"] < 1.3 * median["up"]
-    assert median["silent"] < 1.3 * median["up"]
+    assert least["down"] < 1.3 * least["up"], least
+    assert least["silent"] < 1.3 * least["up"], least

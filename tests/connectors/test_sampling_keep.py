@@ -38,7 +38,7 @@ class Bench:
     def on_end(self, span: ReadableSpan) -> None:
         attributes = span.attributes or {}
         request_id = attributes.get("kv_transfer.request_id")
-        self.out.append((span.name, request_id, str(attributes["kv_transfer.kept"])))  # type: ignore[arg-type]
+        self.out.append((span.name, request_id, str(attributes.get("kv_transfer.kept", ""))))  # type: ignore[arg-type]
 
     def close(self) -> None: ...
     def restart(self) -> None: ...
@@ -148,6 +148,15 @@ def test_a_hint_keeps_what_is_held_and_what_comes() -> None:
     bench.sampler.handlers[events.KEEP]((events.KEEP, 0, "r"))
     bench.emit("decode", 0, 5)
     assert bench.out == [("decode.admission", "r", "hint"), ("decode", "r", "hint")]
+
+
+def test_a_hint_before_the_first_span_counts_only_for_what_the_sampler_rejects() -> None:
+    for taken, expected in ((False, ["hint"]), (True, [""])):
+        bench = Bench()
+        bench.sampler._decide = lambda *_, taken=taken: taken
+        bench.sampler.keep("r", "hint")
+        bench.emit("decode", 0, 5)
+        assert [why for *_, why in bench.out] == expected
 
 
 def test_memory_is_bounded_and_the_account_exact() -> None:
