@@ -1,0 +1,111 @@
+"""What step records cost: on the engine's threads, in the background thread per step, and their memory over time."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from time import perf_counter_ns
+from types import SimpleNamespace
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+
+from instrumented_connectors.clock import Clock
+from instrumented_connectors.recorder import Recorder
+from instrumented_connectors.scheduler_lens import SchedulerLens
+from instrumented_connectors.spans import SpanFactory
+from instrumented_connectors.step_records import StepRecords
+from instrumented_connectors.worker_lens import WorkerLens
+
+from .measure import time_calls
+
+STEPS = 1_000_000
+BATCH = 64
+CHUNK = 1000
+
+
+class Count:
+    """Counts spans and the numbers in them."""
+
+    def __init__(self) -> None:
+        self.spans = self.values = 0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans += 1
+        self.values += sum(len(v) for v in (span.attributes or {}).values() if isinstance(v, tuple))
+
+
+class Engine:
+    """The calls that vLLM makes in a step, with a batch that changes now and then."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(1 << 20)
+        self.scheduler = SchedulerLens(self.recorder, consumes=True)
+        self.worker = WorkerLens(self.recorder, follows_peer=True)
+        self.count = 0
+        self.output = self._make_output()
+        self.metadata = SimpleNamespace(reqs_to_recv={}, push_finished_blocks={})
+
+    def _make_output(self) -> SimpleNamespace:
+        scheduled = {f"cmpl-request-{self.count}-{number}-0a1b2c3d": 1 for number in range(BATCH)}
+        return SimpleNamespace(
+            num_scheduled_tokens=scheduled,
+            scheduled_new_reqs=[],
+            total_num_scheduled_tokens=BATCH,
+            preempted_req_ids=None,
+        )
+
+    def schedule(self) -> None:
+        self.scheduler.scheduled(self.output)
+        self.scheduler.attach(self.metadata)
+        self.scheduler.step_ended()
+
+    def work(self) -> None:
+        worker, metadata = self.worker, self.metadata
+        worker.begun()
+        worker.loading(metadata)
+        worker.loaded()
+        worker.saving()
+        worker.saved()
+        worker.polling()
+        worker.reported(None, None, None)
+
+    def step(self) -> None:
+        self.count += 1
+        if self.count % 200 == 0:
+            self.output = self._make_output()
+        self.schedule()
+        self.work()
+
+
+def run() -> None:
+    """Print the figures."""
+    engine, sink = Engine(), Count()
+    print(f"  scheduler's thread, per step   {time_calls(engine.schedule, between=engine.recorder.clear)}")
+    print(f"  worker's thread, per step      {time_calls(engine.work, between=engine.recorder.clear)}")
+
+    records = StepRecords(SpanFactory(sink, Resource({}), Clock(), "D0"), 16384)
+    handlers = records.handlers
+    spent, levels = 0, []
+    tracemalloc.start()
+    for done in range(0, STEPS, CHUNK):
+        for _ in range(CHUNK):
+            engine.step()
+        events = engine.recorder.drain()
+        begin = perf_counter_ns()
+        for event in events:
+            handler = handlers.get(event[0])
+            if handler is not None:
+                handler(event)
+        spent += perf_counter_ns() - begin
+        if done % (STEPS // 10) == 0:
+            gc.collect()
+            levels.append(tracemalloc.get_traced_memory()[0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    print(f"  background thread, per step    mean   {spent / STEPS / 1000:8.3f} us (batch of {BATCH}; tracemalloc on)")
+    print(f"  {STEPS:,} steps -> {sink.spans:,} spans, {sink.values / STEPS:.1f} numbers per step")
+    print(f"  memory held: {levels[1] / 1024:.0f} KiB after a tenth, {levels[-1] / 1024:.0f} KiB at the end, "
+          f"peak {peak / 1024:.0f} KiB")  # fmt: skip
+    if levels[-1] > levels[1] + 64 * 1024:
+        raise SystemExit(f"step records grow: {levels}")
