@@ -8,14 +8,14 @@ from typing import Any
 from . import compat
 from .agent import CurrentRequest, wrap_agent
 from .guard import guard
-from .keep_hints import make_scheduler_lens
+from .keep_hints import make_scheduler_lens, make_worker_lens
 from .probes import install_probes
 from .runtime import EngineIdentity, Runtime, get_runtime
 from .scheduler_lens import NullSchedulerLens
 from .settings import Settings
 from .stock import import_stock, mode_of, role_of
 from .thread_samples import list_thread_ids
-from .worker_lens import NullWorkerLens, WorkerLens
+from .worker_lens import NullWorkerLens
 
 logger = logging.getLogger("kvlens")
 
@@ -70,8 +70,9 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         else:
             self._runtime = get_runtime(identity, settings)
             self._scheduler_lens = make_scheduler_lens(
-                self._runtime.recorder, settings.sampling, consumes=identity.role != "prefill"
-            )
+                self._runtime.recorder, settings.sampling, consumes=identity.role != "prefill",
+                outbox=self._runtime.outbox,
+            )  # fmt: skip
         attach_metrics = getattr(self, "attach_metrics", None)
         if self._runtime is not None and attach_metrics is not None:
             attach_metrics(self._runtime, config, settings)
@@ -90,7 +91,7 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         if lost:
             logger.warning("kvlens: this vLLM gives no %s", "; no ".join(lost))
         follows = identity.mode != "push" and identity.role == "decode"
-        self._worker_lens = WorkerLens(runtime.recorder, follows_peer=follows)
+        self._worker_lens = make_worker_lens(runtime.recorder, settings.sampling, follows_peer=follows)
 
     # -- scheduler side --------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ FINISH = 7  # request_id, status, computed_tokens, output_tokens, blocks, held
 KEEP = 8  # request_id: the other side says that this request is worth keeping
 FACTS = 9  # [{request_id: what a worker says of it}], see metrics.facts
 
+VERDICTS = 10  # {request_id: why it is kept | None: dropped}, the scheduler's verdicts for its workers
+
 # Worker side.
 # [(request_id, peer_engine_id, peer_request_id)], [request_id with finished blocks], {request_id: context} | None,
 # whether requests take their trace from the peer's
@@ -30,7 +32,7 @@ LOAD = 20
 RESULTS = 21  # received ids, sent ids, failed ids
 PREP = 22  # end_ns, handle, operation, descriptors, notification | None, current request | None, thread, ok
 POSTED = 23  # end_ns, handle, thread, ok
-DONE = 24  # handle, last_pending_ns | 0, polls, state
+DONE = 24  # handle, last_pending_ns | 0, polls, state, thread of the last poll
 TELEMETRY = 25  # handle, post_us, xfer_us, bytes, descriptors
 NOTIFIED = 26  # [message], thread
 SENT = 27  # end_ns, message, thread, ok

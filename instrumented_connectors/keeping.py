@@ -119,6 +119,7 @@ class KeepingSampler(Sampler):
             self.keep(request_id, reason)
         elif held.over:
             self._drop(request_id)
+            self.outbox.append((request_id, None))
         self._decide_oldest(now)
 
     def _reject_lone(self, span: ReadableSpan) -> None:
@@ -136,16 +137,16 @@ class KeepingSampler(Sampler):
             return "failed"
         return "slow" if self._slow_ns is not None and held.slow_ns() >= self._slow_ns else ""
 
-    def keep(self, request_id: str, reason: str) -> None:
-        """Keep a request: what is held of it is passed on, and what still comes will be."""
-        super().keep(request_id, reason)
+    def _keep(self, request_id: str, reason: str) -> None:
+        super()._keep(request_id, reason)
         held = self._waiting.pop(request_id, None)
         for span in held.spans if held else ():
             self._held -= 1
             self._pass(span, reason)
 
     def _drop(self, request_id: str) -> None:
-        count = len(self._waiting.pop(request_id).spans)
+        held = self._waiting.pop(request_id, None)
+        count = len(held.spans) if held else 0
         self._held -= count
         self.sampled_out += count
         put_bounded(self._over, request_id, None, self._limit)

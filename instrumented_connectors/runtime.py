@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -92,6 +93,11 @@ class Runtime:
         # Last in, first out: the exporters are closed after what is left has been exported.
         atexit.register(self.pipeline.shutdown)
         atexit.register(self.close)
+
+    @property
+    def outbox(self) -> deque[tuple[str, str | None]] | None:
+        """Verdicts of this process's sampler, None when every request is taken."""
+        return self.sinks.sampler.outbox if self.sinks.sampler is not None else None
 
     def _after_drain(self) -> None:
         self.metrics.publish()

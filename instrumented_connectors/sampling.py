@@ -7,7 +7,7 @@ same answer without a message. What it rejects can still be kept: see `keeping`.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -84,7 +84,9 @@ class Sampler:
         self._reasons: OrderedDict[str, str] = OrderedDict()
         self.sampled_out = 0
         self.kept = 0
-        self.handlers = {events.KEEP: self._on_keep}
+        # What this process decided, for the workers of its scheduler: they see neither arrival nor end of a request.
+        self.outbox: deque[tuple[str, str | None]] = deque(maxlen=limit)
+        self.handlers = {events.KEEP: self._on_keep, events.VERDICTS: self._on_verdicts}
         self.evicted = 0
 
     @property
@@ -135,8 +137,22 @@ class Sampler:
     def _on_keep(self, event: Event) -> None:
         self.keep(event[2], "hint")
 
+    def _on_verdicts(self, event: Event) -> None:
+        for request_id, reason in event[2].items():
+            if reason is None:
+                self._drop(request_id)
+            else:
+                self._keep(request_id, reason)
+
     def keep(self, request_id: str, reason: str) -> None:
-        """Keep a request whatever the sampler says; a sampled one stays merely sampled."""
+        """Keep a request whatever the sampler says, here and on the workers; a sampled one stays merely sampled."""
+        self._keep(request_id, reason)
+        self.outbox.append((request_id, reason))
+
+    def _drop(self, request_id: str) -> None:
+        """Drop what is held of a request; nothing is, here."""
+
+    def _keep(self, request_id: str, reason: str) -> None:
         if request_id not in self._verdicts:
             put_bounded(self._reasons, request_id, reason, self._limit)
         elif self._verdicts[request_id] is None:
@@ -150,6 +166,7 @@ class Sampler:
         """Forget everything, as in a forked child."""
         self._verdicts.clear()
         self._reasons.clear()
+        self.outbox.clear()
         self.sampled_out = self.kept = self.evicted = 0
         self._sink.restart()
 

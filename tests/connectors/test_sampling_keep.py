@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,20 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from instrumented_connectors import events
 from instrumented_connectors.clock import Clock
-from instrumented_connectors.keep_hints import HINT, HintGivingLens, HintReadingLens, make_scheduler_lens
+from instrumented_connectors.keep_hints import (
+    HINT,
+    HintGivingLens,
+    HintReadingLens,
+    VerdictReadingLens,
+    make_scheduler_lens,
+    make_worker_lens,
+)
 from instrumented_connectors.keeping import PATIENCE_S, KeepingSampler
 from instrumented_connectors.recorder import Recorder
 from instrumented_connectors.scheduler_lens import SchedulerLens
 from instrumented_connectors.settings import SamplingSettings
 from instrumented_connectors.spans import SpanFactory
+from instrumented_connectors.worker_lens import WorkerLens
 
 MS = 1_000_000
 SLOW_MS = 100.0
@@ -202,24 +211,26 @@ def test_only_sampling_engines_give_and_read_hints() -> None:
         HintGivingLens: SamplingSettings(sampler="traceidratio", ratio=0.5, keep_slow_ms=5.0),
     }
     for kind, settings in kinds.items():
-        assert type(make_scheduler_lens(Recorder(), settings, consumes=False)) is kind
+        assert type(make_scheduler_lens(Recorder(), settings, consumes=False, outbox=deque())) is kind
+        worker = make_worker_lens(Recorder(), settings, follows_peer=True)
+        assert type(worker) is (WorkerLens if kind is SchedulerLens else VerdictReadingLens)
 
 
 def test_a_slow_prefill_tells_the_decode_side() -> None:
     for slow_ms, hinted in ((0.0, True), (1e9, False)):
         recorder = Recorder()
-        lens = HintGivingLens(recorder, consumes=False, slow_ms=slow_ms)
+        lens = HintGivingLens(recorder, consumes=False, outbox=deque(), slow_ms=slow_ms)
         answer: dict[str, Any] = {"do_remote_prefill": True}
         lens.arrived(request(do_remote_decode=True))
         lens.finished(request(do_remote_decode=True), [[1]], (True, answer))
         assert (HINT in answer) is hinted
         decode = Recorder()
-        HintReadingLens(decode, consumes=True).arrived(request(**answer))
+        HintReadingLens(decode, consumes=True, outbox=deque()).arrived(request(**answer))
         assert any(event[0] == events.KEEP for event in decode.drain()) is hinted
 
 
 def test_a_decode_or_plain_request_gets_no_hint() -> None:
-    lens = HintGivingLens(Recorder(), consumes=True, slow_ms=0.0)
+    lens = HintGivingLens(Recorder(), consumes=True, outbox=deque(), slow_ms=0.0)
     for params in ({"do_remote_prefill": True}, {}):
         answer: dict[str, Any] = {}
         lens.arrived(request(**params))
@@ -227,3 +238,47 @@ def test_a_decode_or_plain_request_gets_no_hint() -> None:
         assert answer == {}
     lens.arrived(request(do_remote_decode=True))
     lens.finished(request(do_remote_decode=True), [[1]], (False, None))
+
+
+def send_verdicts(scheduler: Bench, worker: Bench) -> None:
+    """One engine step: the scheduler's verdicts travel on its metadata to a worker of another process."""
+    metadata = SimpleNamespace(reqs_to_recv={})
+    HintReadingLens(Recorder(), consumes=True, outbox=scheduler.sampler.outbox).attach(metadata)
+    recorder = Recorder()
+    VerdictReadingLens(recorder, follows_peer=True).loading(metadata)
+    for event in recorder.drain():
+        if event[0] in worker.sampler.handlers:
+            worker.sampler.handlers[event[0]](event)
+
+
+def test_a_worker_process_keeps_and_drops_what_its_scheduler_does() -> None:
+    scheduler, worker = Bench(), Bench()
+    for request_id in ("slow", "fast"):
+        worker.emit("wire", 1, 2, request_id)
+        worker.emit("completion", 2, 3, request_id)
+    scheduler.emit("decode.first_step", 0, 150, "slow")
+    scheduler.emit("decode.first_step", 0, 50, "fast")
+    scheduler.emit("decode", 0, 60, "fast")
+    assert worker.account == (0, 0, 4)
+    send_verdicts(scheduler, worker)
+    assert worker.account == (2, 2, 0)
+    assert worker.out == [("wire", "slow", "slow"), ("completion", "slow", "slow")]
+    worker.emit("notification", 9, 9, "slow")
+    worker.emit("notification", 9, 9, "fast")
+    assert worker.account == (3, 3, 0)
+
+
+def test_verdicts_do_not_travel_in_circles() -> None:
+    bench = Bench()
+    bench.emit("decode.first_step", 0, 150)
+    for _ in range(3):
+        # Scheduler and worker in one process share the sampler.
+        send_verdicts(bench, bench)
+        assert not bench.sampler.outbox
+
+
+def test_verdicts_that_nobody_takes_are_bounded() -> None:
+    bench = Bench(limit=10)
+    for number in range(100):
+        bench.emit("decode", 0, 5, str(number))
+    assert len(bench.sampler.outbox) == 10

@@ -17,6 +17,7 @@ import pytest
 
 from instrumented_connectors.identity import derive_trace_id
 from instrumented_connectors.sampling import make_decision
+from lab.engine import SERVING_ARGUMENTS, Engine
 from lab.run import Pair
 from lab.workload import Workload
 
@@ -27,16 +28,31 @@ from pairs import read_spans
 
 pytestmark = pytest.mark.engine
 
-COUNTS = re.compile(r"kvlens: exporter=(\S+) produced=(\d+) exported=(\d+) dropped=(\d+) failed=(\d+) queued=(\d+)")
+COUNTS = re.compile(
+    r"process=(\d+) kvlens: exporter=(\S+) produced=(\d+) exported=(\d+) dropped=(\d+) failed=(\d+) queued=(\d+)"
+)
 PHASES = ("up", "stopped", "restarted", "paused", "resumed")
 REQUESTS = 16
 # Small enough that an outage of one phase overflows it.
 QUEUE_SIZE = 64
 LOGGING = {
     "version": 1,
-    "handlers": {"out": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}},
+    "formatters": {"process": {"format": "process=%(process)d %(message)s"}},
+    "handlers": {"out": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "process"}},
     "loggers": {name: {"handlers": ["out"], "level": "INFO"} for name in ("vllm", "kvlens")},
 }
+
+
+Account = dict[str, tuple[int, ...]]
+"""Exporter -> (produced, exported, dropped, failed, queued) of one process."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graceful_end() -> Iterator[None]:
+    """By default vLLM kills its engine processes when the server is asked to end, and nobody can count after that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lab.engine.SERVING_ARGUMENTS", (*SERVING_ARGUMENTS, "--shutdown-timeout=10"))
+        yield
 
 
 @dataclass
@@ -47,10 +63,14 @@ class Outage:
     records: list[dict[str, Any]] = field(default_factory=list)
     cpu_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     rss_mib: dict[str, dict[str, float]] = field(default_factory=dict)
-    accounts: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
+    accounts: dict[str, list[Account]] = field(default_factory=dict)
     written: dict[str, list[Any]] = field(default_factory=dict)
     received: list[Any] = field(default_factory=list)
     equal_while_up: int = 0
+
+    def total(self, column: int) -> int:
+        """Return one column of all processes' OTLP accounts."""
+        return sum(account["otlp"][column] for accounts in self.accounts.values() for account in accounts)
 
 
 @pytest.fixture(scope="module", params=[("push", "grpc"), ("pull", "http/protobuf")], ids=lambda param: param[0])
@@ -75,10 +95,9 @@ def outage(
         result = Outage(mode)
         go_through_phases(pair, rotel, sink, result)
         pair.stop()
-        result.accounts = {engine.id: read_account(engine.log) for engine in pair.engines}
+        result.accounts = {engine.id: read_accounts(engine.log) for engine in pair.engines}
         result.written = {engine.id: read_files(pair.out / "traces", engine.id) for engine in pair.engines}
-        exported = sum(account["otlp"][1] for account in result.accounts.values())
-        assert wait_until(lambda: len(set(sink.spans)) >= exported)
+        wait_until(lambda: len(set(sink.spans)) >= result.total(1))
         result.received = list(sink.spans)
         yield result
 
@@ -99,7 +118,10 @@ def go_through_phases(pair: Pair, rotel: Rotel, sink: HttpCollector, result: Out
         result.records += pair.run_workload(workload)
         after = measure_cpu(pair)
         result.cpu_ms[phase] = {role: (after[role] - before[role]) / REQUESTS for role in after}
-        result.rss_mib[phase] = {engine.role: core_of(engine.pid).memory_info().rss / 2**20 for engine in pair.engines}
+        result.rss_mib[phase] = {
+            engine.role: sum(process.memory_info().rss for process in processes_of(engine)) / 2**20
+            for engine in pair.engines
+        }
         if phase == "up":
             result.equal_while_up = wait_equal(pair, sink)
 
@@ -117,25 +139,29 @@ def wait_equal(pair: Pair, sink: HttpCollector) -> int:
     return len(found)
 
 
-def core_of(server_pid: int) -> psutil.Process:
-    """Return the engine process of a server: the one with its engine thread."""
-    children = psutil.Process(server_pid).children(recursive=True)
-    return max(children, key=lambda process: process.memory_info().rss)
+def processes_of(engine: Engine) -> list[psutil.Process]:
+    """Return the processes of an engine beside its server: scheduler and worker."""
+    return psutil.Process(engine.pid).children(recursive=True)
 
 
 def measure_cpu(pair: Pair) -> dict[str, float]:
-    """Return the CPU time (ms) of each engine's engine thread so far, by role."""
-    used = {}
-    for engine in pair.engines:
-        pid = core_of(engine.pid).pid
-        used[engine.role] = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e6
-    return used
+    """Return the CPU time (ms) so far of each engine's engine threads: the main ones of its processes."""
+    return {
+        engine.role: sum(read_main_thread_ns(process.pid) for process in processes_of(engine)) / 1e6
+        for engine in pair.engines
+    }
 
 
-def read_account(log: Path) -> dict[str, tuple[int, ...]]:
-    """Return the last (produced, exported, dropped, failed, queued) of each exporter."""
-    text = log.read_text(errors="replace")
-    return {name: tuple(map(int, numbers)) for name, *numbers in COUNTS.findall(text)}
+def read_main_thread_ns(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
+
+
+def read_accounts(log: Path) -> list[Account]:
+    """Return the last account that each process of an engine logged."""
+    accounts: dict[str, Account] = {}
+    for process, name, *numbers in COUNTS.findall(log.read_text(errors="replace")):
+        accounts.setdefault(process, {})[name] = tuple(map(int, numbers))
+    return list(accounts.values())
 
 
 def test_all_requests_are_served(outage: Outage) -> None:
@@ -144,25 +170,28 @@ def test_all_requests_are_served(outage: Outage) -> None:
 
 
 def test_the_account_is_exact(outage: Outage, report: Callable[[str], None]) -> None:
-    for engine, account in outage.accounts.items():
-        assert set(account) == {"otlp", "kvlens"}
-        for produced, exported, dropped, failed, queued in account.values():
-            assert produced == exported + dropped + failed
-            assert queued == 0
-        assert account["otlp"][0] == account["kvlens"][0]
+    for engine, accounts in outage.accounts.items():
+        # The scheduler's process and the worker's, each with its own exporters.
+        assert len(accounts) == 2
+        for account in accounts:
+            assert set(account) == {"otlp", "kvlens"}
+            for produced, exported, dropped, failed, queued in account.values():
+                assert produced == exported + dropped + failed
+                assert queued == 0
+            assert account["otlp"][0] == account["kvlens"][0] == account["kvlens"][1]
         # The files lose nothing, whatever the collector does, and hold exactly what was produced.
-        assert account["kvlens"][1] == account["kvlens"][0] == len(outage.written[engine])
-        assert account["otlp"][2] > 0
-        assert account["otlp"][3] > 0
+        assert sum(account["kvlens"][1] for account in accounts) == len(outage.written[engine])
         names = ("produced", "exported", "dropped", "failed")
-        report(f"{outage.mode} {engine}: otlp " + ", ".join(map("{} {}".format, names, account["otlp"])))
+        for account in accounts:
+            report(f"{outage.mode} {engine}: otlp " + ", ".join(map("{} {}".format, names, account["otlp"])))
+    assert outage.total(2) > 0, "no queue overflowed"
+    assert outage.total(3) > 0, "no export failed"
 
 
 def test_the_collector_has_what_was_exported(outage: Outage, report: Callable[[str], None]) -> None:
     written = {key for keys in outage.written.values() for key in keys}
     received = set(outage.received)
-    exported = sum(account["otlp"][1] for account in outage.accounts.values())
-    failed = sum(account["otlp"][3] for account in outage.accounts.values())
+    exported, failed = outage.total(1), outage.total(3)
     assert received <= written
     # A frozen collector's kernel takes requests that time out here and come out of it later: failed, yet received.
     assert exported <= len(received) <= exported + failed
@@ -244,6 +273,10 @@ def check_kept(spans: list[dict[str, Any]], keys: list[str], report: Callable[[s
         assert sampled | slow <= set(kept[name])
         assert {kept[name][key] for key in sampled} == {None}
         assert {kept[name][key] for key in slow - sampled} == {reason}
+    # The workers' spans are kept with the scheduler's, though they are processes of their own.
+    wires = {span["request_key"] for span in spans if span["name"] == "wire"}
+    assert sampled | slow <= wires
+    assert not (set(keys) - sampled - slow) & wires
     # P and D keep the same requests, without a message about the sampled ones.
     assert set(kept["prefill"]) == set(kept["decode"])
     report(
