@@ -118,7 +118,7 @@ def _wrap_check(call: Callable[..., Any], record: Record, polling: dict[int, lis
                 seen[1] += 1
         else:
             last, polls = polling.pop(id(handle), (0, 0))
-            record((events.DONE, perf_counter_ns(), id(handle), last, polls + 1, state))
+            record((events.DONE, perf_counter_ns(), id(handle), last, polls + 1, state, current_thread().name))
         return state
 
     return check_xfer_state

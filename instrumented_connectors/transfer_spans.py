@@ -36,6 +36,7 @@ class Transfer:
     done: int | None = None
     last_pending: int = 0
     polls: int = 0
+    poll_thread: str | None = None
 
 
 @dataclass
@@ -144,11 +145,12 @@ class TransferSpans:
         self._emit(transfer.request_id, names.POST, transfer.prep_start, end, attributes, error=not ok)
 
     def _on_done(self, event: Event) -> None:
-        _, at, handle, last_pending, polls, state = event
+        _, at, handle, last_pending, polls, state, *thread = event
         transfer = self._transfers.get(handle)
         if transfer is None:
             return
         transfer.done, transfer.last_pending, transfer.polls = at, last_pending, polls
+        transfer.poll_thread = thread[0] if thread else None
         if state != "DONE":
             del self._transfers[handle]
             self._emit_wire(transfer, "error", {})
@@ -174,6 +176,7 @@ class TransferSpans:
             "landed_after_ns": self._factory.unix(landed_after),
             "landed_before_ns": self._factory.unix(done),
             "polls": transfer.polls,
+            "poll_thread": transfer.poll_thread,
             **figures,
         }
         self._emit(transfer.request_id, names.WIRE, transfer.posted, done, attributes, error=outcome == "error")
