@@ -20,7 +20,7 @@ from .clock import Clock
 from .compat import distribution_version, vllm_version
 from .guard import guard
 from .metrics.collect import Collector
-from .metrics.own import Increments, Total, read_queues, read_spans, read_totals
+from .metrics.own import Increments, Total, read_queues, read_sampling, read_spans, read_totals
 from .pipeline import Pipeline, build_pipeline
 from .recorder import Recorder
 from .scheduler_spans import SchedulerSpans
@@ -112,6 +112,7 @@ class Runtime:
             lambda: chain(
                 read_totals(self.metrics.process, self.recorder, self.assembler, factory, builders),
                 read_spans(self.metrics.process, self.pipeline),
+                read_sampling(self.metrics.process, self.sinks),
             )
         )
         return lambda: chain(

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from .. import guard
 from ..pipeline import Pipeline
+from ..sinks import Sinks
 from . import catalogue as table
 from .catalogue import Metric
 
@@ -51,6 +52,14 @@ def read_spans(process: str, pipeline: Pipeline) -> Iterator[Total]:
     for exporter, counts in pipeline.counters().items():
         for state in ("exported", "dropped", "failed"):
             yield table.SPANS, (process, exporter, state), getattr(counts, state)
+
+
+def read_sampling(process: str, sinks: Sinks) -> Iterator[Total]:
+    """Yield how many spans the sampler and the level of detail left out, which is no loss."""
+    if sinks.sampler is not None:
+        yield table.SPANS, (process, "all", "sampled_out"), sinks.sampler.sampled_out
+    if sinks.detail is not None:
+        yield table.SPANS, (process, "all", "filtered"), sinks.detail.filtered
 
 
 def read_queues(process: str, rank: str, pipeline: Pipeline) -> Iterator[Total]:

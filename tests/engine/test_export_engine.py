@@ -7,6 +7,7 @@ import re
 import statistics
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from instrumented_connectors.identity import derive_trace_id
 from instrumented_connectors.sampling import make_decision
 from lab.engine import SERVING_ARGUMENTS, Engine
+from lab.model import SERVED_NAME
 from lab.run import Pair
 from lab.workload import Workload
 
@@ -251,6 +253,7 @@ def test_a_sampled_pair_agrees_keeps_the_slow_and_shares_a_trace_with_vllm(
         records += send(pair, "slow", 6)
         pair.clear_faults()
         traced = send(pair, "traced", 4, traceparent=True)
+        marked = send_marked(pair)
         # P notices the end of its leases when it takes its next step.
         records += send(pair, "last", 4)
         time.sleep(2)
@@ -258,7 +261,36 @@ def test_a_sampled_pair_agrees_keeps_the_slow_and_shares_a_trace_with_vllm(
         assert not [record for record in (*records, *traced) if record["error"]]
         spans = read_spans(pair.out)
         check_kept(spans, [record["request_id"] for record in records], report)
+        check_private(pair, sink, marked)
         check_shared_traces(spans, sink, {record["trace_id"] for record in traced}, report)
+
+
+MARK = "kvlens-private-mark"
+
+
+def send_marked(pair: Pair) -> str:
+    """Send a sampled request with marks in its prompt and headers; return its trace id."""
+    trace = "0123456789abcdef0123456789abcdef"
+    body = {"model": SERVED_NAME, "prompt": f"tell nobody: {MARK} " * 20, "max_tokens": 4, "user": f"{MARK}-user"}
+    headers = {
+        "Content-Type": "application/json",
+        "traceparent": f"00-{trace}-0123456789abcdef-01",
+        "tracestate": f"vendor={MARK}",
+        "Authorization": f"Bearer {MARK}",
+        "X-Forwarded-For": MARK,
+    }
+    request = urllib.request.Request(f"{pair.router_url}/v1/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.status == 200
+    return trace
+
+
+def check_private(pair: Pair, sink: HttpCollector, trace: str) -> None:
+    assert wait_until(lambda: {"prefill", "decode"} <= {key[2] for key in sink.spans if key[0] == trace})
+    ours = [key for key in sink.spans if any(name.startswith("kv_transfer.") for name, _ in key[3])]
+    assert MARK not in repr(ours)
+    for path in pair.out.rglob("*.otlp.jsonl"):
+        assert MARK not in path.read_text(), path
 
 
 def check_kept(spans: list[dict[str, Any]], keys: list[str], report: Callable[[str], None]) -> None:
