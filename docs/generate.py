@@ -13,8 +13,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from analysis import segments
+from analysis.doctor.documentation import render_rules
 from exporters.efa import catalogue as efa
 from instrumented_connectors import catalogue
+from instrumented_connectors.metrics import catalogue as metrics
 from lab import faults
 
 DOCS = Path(__file__).resolve().parent
@@ -82,11 +84,38 @@ def render_fault_sites() -> str:
     return render_table(("site", "what is delayed"), [(f"`{name}`", doc) for name, doc in faults.SITES.items()])
 
 
+def render_metrics() -> str:
+    """Return the table of metrics of `docs/metrics.md`."""
+    kept = {label: bound for metric in metrics.METRICS for label, bound in metric.bounds.items()}
+    rows = [
+        (f"`{m.name}`", m.kind, ", ".join(f"`{label}`" for label in m.labels) or "-", m.fed_by, m.doc)
+        for m in metrics.METRICS
+    ]
+    bounds = ", ".join(f"`{label}` {bound}" for label, bound in sorted(kept.items()))
+    return (
+        f"{render_table(('metric', 'kind', 'own labels', 'fed by', 'meaning'), rows)}\n\nValues kept apart: {bounds}."
+    )
+
+
+def render_metric_segments() -> str:
+    return render_table(("segment", "from, to"), [(f"`{name}`", doc) for name, doc in metrics.SEGMENTS.items()])
+
+
+def render_held_reasons() -> str:
+    return render_table(
+        ("reason", "blocks that are"), [(f"`{name}`", doc) for name, doc in metrics.HELD_REASONS.items()]
+    )
+
+
 # Page, name of the section, what makes it.
 SECTIONS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("budget.md", "segments", render_segments),
+    ("doctor.md", "rules", render_rules),
     ("efa.md", "counters", render_efa_counters),
     ("lab.md", "sites", render_fault_sites),
+    ("metrics.md", "metrics", render_metrics),
+    ("metrics.md", "metric-segments", render_metric_segments),
+    ("metrics.md", "held-reasons", render_held_reasons),
 )
 
 

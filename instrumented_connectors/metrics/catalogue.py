@@ -246,4 +246,10 @@ METRICS: tuple[Metric, ...] = (
     ENGINE_INFO, EVENTS, SPANS, SPANS_QUEUED, EVICTED, GUARD_ERRORS, OVERHEAD_SECONDS,
 )  # fmt: skip
 
+TIME_TO_FIRST_TOKEN = _histogram(
+    "time_to_first_token_seconds", "Request at the router until its first token was written to the client.",
+    SECONDS_BUCKETS, "mode", fed_by="router spans (`kvlens metrics` only)",
+)  # fmt: skip
+"""Engines don't know it: served by `kvlens metrics` from the router's spans."""
+
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}

@@ -16,7 +16,13 @@ PACKAGES = ("instrumented_connectors", "exporters", "dashboards", "analysis", "l
 
 # What each package may import of the others. A name without a dot allows the whole package.
 SHARED = frozenset(
-    {"instrumented_connectors.catalogue", "instrumented_connectors.identity", "instrumented_connectors.clock"}
+    {
+        "instrumented_connectors.catalogue",
+        "instrumented_connectors.clock",
+        "instrumented_connectors.identity",
+        "instrumented_connectors.metrics.catalogue",
+        "instrumented_connectors.metrics.measure",
+    }
 )
 ALLOWED: dict[str, frozenset[str]] = {
     "instrumented_connectors": frozenset(),
