@@ -136,6 +136,7 @@ def _split_meeting(frame: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFram
         disorder=pl.max_horizontal("disorder", late.fill_null(0)),
     )
     return frame.with_columns(
+        late_side=pl.when(low >= seen).then(pl.lit("prefill")).when(low < seen).then(pl.lit("decode")),
         hid_pairing=(low - seen).clip(lower_bound=0),
         hid_decode_admission=(full_admission - pl.col("seg_decode_admission")).clip(lower_bound=0),
         hid_registration=(full_registration - pl.col("seg_registration")).clip(lower_bound=0),
@@ -172,6 +173,8 @@ def _cumulate(frame: pl.DataFrame, handshakes: pl.DataFrame, sides: Sequence[str
 
 def finish(frame: pl.DataFrame) -> pl.DataFrame:
     """Add the residual and the columns of segments that no request of this run has."""
+    if "late_side" not in frame.columns:
+        frame = frame.with_columns(late_side=pl.lit(None, pl.String))
     absent = [f"seg_{name}" for name in SEGMENTS] + [f"hid_{name}" for name in HIDDEN]
     frame = frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in absent if name not in frame.columns)
     # Without a router there is no route, and arrival at P is ingress only where D was reached first (push).

@@ -23,13 +23,6 @@ from .run import Run, find_run
 TABLE = "otel_traces"
 SQL_DIRECTORY = Path(__file__).parent / "sql"
 
-# Lines hold up to half a MiB; blocks by bytes rather than by rows keep the memory of an import bounded.
-IMPORT_SETTINGS = {
-    "max_block_size": 256,
-    "min_insert_block_size_bytes": 64 * 1024 * 1024,
-    "max_insert_threads": 2,
-}
-
 
 @cache
 def read_sql(name: str) -> str:

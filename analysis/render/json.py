@@ -28,7 +28,7 @@ TIMES = {
 FACTS = (
     "request_id", "trace_id", "mode", "ttft_source", "request_key", "p_engine", "d_engine", "p_id", "d_id",
     "prompt_tokens", "cached_tokens", "output_tokens", "bytes", "descriptors", "x_ranks", "x_rank", "siblings",
-    "missing", "is_unfinished",
+    "missing", "is_unfinished", "late_side",
 )  # fmt: skip
 RENAMED = {
     "p_engine": "prefill_engine",

@@ -61,7 +61,8 @@ def render_mode(mode: str, summary: dict[str, Any]) -> RenderableType:
     for name, entry in summary["hidden"].items():
         if entry["max"] > 0:
             table.add_row(f"hidden {name}", Text(CLASS_OF[name], "dim"), *_figures(entry), "", style="dim")
-    return add_title(f"TTFT budget, {mode}: {summary['count']} requests (ms)", table)
+    shares = ", ".join(f"{kind} {summary['classes'][kind]:.1%}" for kind in (*CLASSES, "residual"))
+    return Group(add_title(f"TTFT budget, {mode}: {summary['count']} requests (ms)", table), Text(f"share: {shares}"))
 
 
 def is_unresolved(name: str, entry: dict[str, Any], summary: dict[str, Any]) -> bool:

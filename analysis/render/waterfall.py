@@ -34,8 +34,9 @@ def render_waterfall(row: dict[str, Any]) -> RenderableType:
         bar = draw(begin, end, ttft, "░" if hidden else "█")
         lines.append(Text(f"{label:<24}{charged / 1e6:>10.2f}{begin / 1e6:>11.2f}  {bar}  {CLASS_OF[name]}", style))
     lines.append(Text(f"{'residual':<24}{row['residual'] / 1e6:>10.2f}  (not told apart)"))
+    late = f"late side of the pairing: {row['late_side']}\n" if row["late_side"] else ""
     tail = Text(
-        f"why: {word_row(row)}\nthe landing is known within {row['uncertainty_ns'] / 1e6:.2f} ms;"
+        late + f"why: {word_row(row)}\nthe landing is known within {row['uncertainty_ns'] / 1e6:.2f} ms;"
         f" milestones were out of order by {row['disorder'] / 1e6:.3f} ms"
     )
     return Group(head, *lines, tail)

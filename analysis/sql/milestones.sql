@@ -98,7 +98,7 @@ WITH
     -- The slowest rank stands for the leg's transfer.
     transfers AS (
         SELECT
-            engine, id, uniqExactIf(rank, NOT empty(posts)) AS x_ranks, max(notified) AS n_seen, max(peer_id) AS x_peer_id,
+            engine, id, uniqExactIf(rank, NOT empty(posts)) AS x_ranks, max(notified) AS n_seen, max(reg_seen) AS x_seen, max(peer_id) AS x_peer_id,
             argMax(
                 (rank, direction, peer, if(empty(posts), NULL, post.1), coalesce(wire.1, if(empty(posts), NULL, post.2)),
                  wire.2, wire.3, wire.4, wire.5, reg_seen),
@@ -155,7 +155,8 @@ WITH
             sumIf(others, side = 'd') AS siblings,
             -- The side that posts: D in pull, P in push.
             anyOrNullIf(x_ranks, posts_here) AS ranks,
-            anyOrNullIf(x, posts_here) AS x
+            anyOrNullIf(x, posts_here) AS x,
+            anyIf(x_seen, posts_here) AS last_seen
         FROM joined
         GROUP BY attempt
     )
@@ -176,7 +177,7 @@ SELECT
     ranks AS x_ranks, x.1 AS x_rank, x.2 AS x_direction,
     coalesce(nullIf(x.3, ''), if(mode = 'push', d_engine, p_engine)) AS x_peer,
     x.4 AS post_start, x.5 AS post_end, x.6 AS landed_after, x.7 AS landed_done, x.8 AS bytes, x.9 AS descriptors,
-    x.10 AS reg_seen,
+    coalesce(x.10, last_seen) AS reg_seen,
     -- In push the notification on D bounds the landing from above as well, if D has P's clock.
     if(mode = 'push' AND p_boot = d_boot, d_notified, NULL) AS notified_at
 FROM attempts
