@@ -53,6 +53,7 @@ class Attempt:
         self._p, self._d = router.choose_peers(self._conversation)
         self._response: web.StreamResponse | None = None
         self.error: str | None = None
+        self.is_complete = False
         self.first_byte_ns: int | None = None
         self.prompt_tokens: int | None = None
 
@@ -176,6 +177,8 @@ class Attempt:
     async def _finish_stream(self) -> web.StreamResponse:
         if self._response is None:
             raise LegError(self._d, 502, "the stream ended without any event")
+        # A client may read the end and be gone before this handler runs again: that is no disconnect.
+        self.is_complete = True
         await self._response.write_eof()
         return self._response
 

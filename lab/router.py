@@ -115,6 +115,8 @@ class Router:
             error = f"{type(failure).__name__}: {failure}"
             raise
         finally:
+            if attempt.is_complete:
+                error = attempt.error
             spans.end(error, first_byte_ns=attempt.first_byte_ns, prompt_tokens=attempt.prompt_tokens)
         return response
 
