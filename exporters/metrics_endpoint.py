@@ -126,7 +126,7 @@ def metrics(*, traces: Path, listen: str, interval: float, new_only: bool, once:
     histograms, tail = TracedHistograms(registry), SpanTail(folder, skip_existing=new_only)
     histograms.add(tail.poll())
     if once:
-        click.echo(generate_latest(registry).decode(), nl=False)
+        click.echo(generate_latest(registry).decode(), nl=False)  # type: ignore[no-untyped-call]
         return
     serve(registry, histograms, tail, listen, interval)
 

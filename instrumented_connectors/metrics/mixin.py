@@ -25,7 +25,7 @@ class MetricsMixin(_Stock):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         self._port: NullPort = NullPort()
-        self._ranks = int(getattr(vllm_config.parallel_config, "world_size", 1))
+        self._ranks = int(getattr(getattr(vllm_config, "parallel_config", None), "world_size", 1))
         super().__init__(vllm_config, role, kv_cache_config)
 
     def attach_metrics(self, runtime: Runtime, config: Any, settings: Settings) -> None:

@@ -15,6 +15,7 @@ from ..guard import guarded, report
 from ..recorder import Recorder
 from .collect import Collector
 from .stats import extend_stats, take_payloads
+from .window import Payload
 
 FLUSH_MARK = "kvlens_flush"
 """Attribute of the connector metadata that asks the workers to hand over everything in this step."""
@@ -101,20 +102,24 @@ class SchedulerPort(Port):
         """Note that something happened that is to be delivered."""
         self._left = self._asks
 
-    @guarded
     def told(self, output: Any) -> None:
         """Take the workers' facts out of their stats: they name requests and go no further than here."""
-        if output.finished_recving or output.finished_sending:
-            self.touch()
-        stats = output.kv_connector_stats
-        if stats is None:
-            return
-        payloads = take_payloads(stats)
+        try:
+            if output.finished_recving or output.finished_sending:
+                self.touch()
+            stats = getattr(output, "kv_connector_stats", None)
+            if stats is not None:
+                self._take_facts(take_payloads(stats))
+        except Exception as error:
+            report("SchedulerPort.told", error)
+
+    def _take_facts(self, payloads: list[Payload]) -> None:
         facts = [payload.pop("r") for payload in payloads if "r" in payload]
         if facts:
             self._record((events.FACTS, perf_counter_ns(), facts))
         # The workers have handed over everything: now this side does, in the same step.
-        self._flushing = self._flushing or any(payload.pop("f", False) for payload in payloads)
+        marks = [payload.pop("f", False) for payload in payloads]
+        self._flushing = self._flushing or any(marks)
 
     def wants_step(self) -> bool:
         """Return whether an idle engine should take one more step (asked only when nothing else wants one)."""
