@@ -75,7 +75,6 @@ class Port(NullPort):
 class WorkerPort(Port):
     """Worker side."""
 
-    @guarded
     def loading(self, metadata: Any) -> None:
         """Note that the scheduler asks for everything."""
         if getattr(metadata, FLUSH_MARK, False):
@@ -128,11 +127,13 @@ class SchedulerPort(Port):
         self._asked += 1
         return True
 
-    @guarded
     def plan(self, output: Any, metadata: Any) -> None:
         """Mark the step that was asked for."""
-        if not self._asked:
-            return
+        if self._asked:
+            self._mark(output, metadata)
+
+    @guarded
+    def _mark(self, output: Any, metadata: Any) -> None:
         self._asked = 0
         if output.total_num_scheduled_tokens == 0:
             self._left = False
