@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import statistics
 import sys
 import time
@@ -96,6 +98,7 @@ def outage(
         pair.warm_up((200,))
         result = Outage(mode)
         go_through_phases(pair, rotel, sink, result)
+        end_gracefully(pair)
         pair.stop()
         result.accounts = {engine.id: read_accounts(engine.log) for engine in pair.engines}
         result.written = {engine.id: read_files(pair.out / "traces", engine.id) for engine in pair.engines}
@@ -126,6 +129,15 @@ def go_through_phases(pair: Pair, rotel: Rotel, sink: HttpCollector, result: Out
         }
         if phase == "up":
             result.equal_while_up = wait_equal(pair, sink)
+
+
+def end_gracefully(pair: Pair) -> None:
+    """Ask the servers to end, and only them: a second SIGTERM kills an engine process that is shutting down."""
+    processes = [process for engine in pair.engines for process in processes_of(engine)]
+    for engine in pair.engines:
+        os.kill(engine.pid, signal.SIGTERM)
+    _, alive = psutil.wait_procs(processes, timeout=60)
+    assert not alive
 
 
 def wait_equal(pair: Pair, sink: HttpCollector) -> int:
