@@ -19,7 +19,7 @@ from .window import Payload
 
 FLUSH_MARK = "kvlens_flush"
 """Attribute of the connector metadata that asks the workers to hand over everything in this step."""
-_MAX_ASKED = 3
+_MAX_ASKED = 8
 
 
 class NullPort:

@@ -288,6 +288,28 @@ def test_stock_stats_keep_one_class_whether_recorded_or_not() -> None:
     assert TransferStats().is_empty()
 
 
+def test_a_multi_connector_carries_them_too() -> None:
+    """It keeps its children's stats by name, and its front end rebuilds them as the stock class."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector, MultiKVConnectorStats
+
+    scheduler = Process("prefill", "push", scheduler=True)
+    scheduler.feed(*finish_on_p(), (events.TOLD, 260, (), (P_ID,), frozenset()))
+    steps = []
+    for rank in (0, 1):
+        worker = Process("prefill", "push", scheduler=False)
+        worker.feed(*push_on_worker())
+        worker.now += 2_000_000_000
+        worker.drain()
+        steps.append(MultiKVConnectorStats(data={"NixlPushConnector": worker.port.stats(make_stock(1 - rank))}))
+    combined = steps[0].aggregate(steps[1])
+    scheduler.port.told(make_output(cross(combined)))
+    scheduler.deliver()
+    assert [lease["outcome"] for lease in scheduler.sink.named("lease")] == ["sent"]
+    front = [MultiConnector.build_kv_connector_stats(combined.to_dict()) for _ in range(2)]
+    total: Any = front[0].aggregate(front[1])
+    assert total.reduce()["NixlPushConnector"]["Num successful transfers"] == 2
+
+
 def test_the_payload_is_bounded() -> None:
     window = Window(LabelBounds())
     for index in range(10_000):

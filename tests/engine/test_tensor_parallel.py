@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pairs import budgets_of, median_of, read_spans, references, tokens_of
+from scrapes import read_metrics, scrape, wait_for_agreement
 
 from lab.run import Pair
 from lab.workload import Workload
@@ -55,3 +56,19 @@ def test_a_slow_rank_slows_the_request_by_that_much(pair: Pair, report: Callable
            f"{sorted({row['slowest_rank'] for row in delayed})}")  # fmt: skip
     assert moved == pytest.approx(DELAY_MS, abs=max(0.1 * DELAY_MS, 5.0))
     assert all(int(row["slowest_rank"]) == 1 for row in delayed)
+
+
+def test_metrics_count_both_ranks_and_charge_the_slowest(pair: Pair) -> None:
+    assert wait_for_agreement(pair) == []
+    found = read_metrics(scrape(pair.decode))
+    wires, slowest = 0, {}
+    for span in read_spans(pair.out):
+        if span["name"] == "wire":
+            wires += 1
+            slowest[span["request_id"]] = max(slowest.get(span["request_id"], 0.0), span["ms"])
+    assert sum(found["kvlens_segment_seconds", ("pull", "wire")][1:]) == wires == 2 * len(slowest)
+    charged = found["kvlens_handover_seconds_total", ("pull", "transfer")]
+    assert charged == pytest.approx(sum(slowest.values()) / 1000, rel=0.05)
+    assert ("kvlens_handover_seconds_total", ("pull", "unattributed")) not in found
+    # Both ranks had to say it.
+    assert sum(read_metrics(scrape(pair.prefill))["kvlens_lease_seconds", ("read",)][1:]) == len(slowest)
