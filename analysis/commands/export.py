@@ -34,7 +34,7 @@ def export() -> None:
     "--out", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Default: RUN.perfetto-trace here."
 )
 def perfetto(run: Path, request_id: str | None, slowest: int, out: Path | None) -> None:
-    """Write requests as a Perfetto trace: open it at ui.perfetto.dev or query it with the trace processor.
+    """Write requests as a Perfetto trace: open it in Perfetto's UI or query it with the trace processor.
 
     Engines are processes, threads and request lanes are tracks; arrows lead from the registration through pairing, post
     and wire to the first step; counters show held blocks, queues and transfers in flight. Nothing leaves this machine:

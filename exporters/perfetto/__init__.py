@@ -1,1 +1,1 @@
-"""Write a timeline as a Perfetto trace (protobuf track events), as ui.perfetto.dev and the trace processor read it."""
+"""Write a timeline as a Perfetto trace (protobuf track events), as Perfetto's UI and its trace processor read it."""

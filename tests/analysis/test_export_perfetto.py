@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -116,3 +117,18 @@ def test_unknown_request_names_some(tmp_path) -> None:
     done = CliRunner().invoke(main, ["export", "perfetto", str(tmp_path / "run"), "--request", "nope"])
     assert done.exit_code == 1
     assert "no request nope" in done.output
+
+
+@pytest.mark.skipif(
+    "KVLENS_TRACE_PROCESSOR" not in os.environ, reason="KVLENS_TRACE_PROCESSOR names no trace processor"
+)
+def test_the_real_trace_processor_finds_the_same(run_export, tmp_path) -> None:
+    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+
+    _, trace = run_export(make_world("push", 2))
+    config = TraceProcessorConfig(bin_path=os.environ["KVLENS_TRACE_PROCESSOR"])
+    with TraceProcessor(trace=str(tmp_path / "out.perfetto-trace"), config=config) as processor:
+        assert next(iter(processor.query("select count() as n from slice"))).n == len(trace.slices)
+        assert next(iter(processor.query("select count() as n from flow"))).n == len(trace.flows)
+        errors = "select coalesce(sum(value), 0) as n from stats where severity = 'error'"
+        assert next(iter(processor.query(errors))).n == 0
