@@ -119,9 +119,7 @@ def test_unknown_request_names_some(tmp_path) -> None:
     assert "no request nope" in done.output
 
 
-@pytest.mark.skipif(
-    "KVLENS_TRACE_PROCESSOR" not in os.environ, reason="KVLENS_TRACE_PROCESSOR names no trace processor"
-)
+@pytest.mark.skipif("KVLENS_TRACE_PROCESSOR" not in os.environ, reason="no trace processor named")
 def test_the_real_trace_processor_finds_the_same(run_export, tmp_path) -> None:
     from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
