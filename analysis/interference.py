@@ -145,16 +145,18 @@ def summarize_interference(steps: pl.DataFrame, posts: pl.DataFrame) -> dict[str
     culprits = rank_culprits(charges)
     nobody = charges.filter(pl.col("culprit") == NOBODY)
     decode_steps = steps.filter(pl.col("decoding") > 0)
+    hand_overs = posts.filter(pl.col("name") == "post")["request_id"].n_unique()
     return {
         "decode_steps": decode_steps.height,
         "tokens": int(decode_steps["decoding"].sum()),
         "slowed_steps": charges.filter(pl.col("culprit") != NOBODY, pl.col("victims") > 0).select(STEP).n_unique(),
-        "culprits": culprits.height,
+        "hand_overs": hand_overs,
+        "culprits": culprits.filter(pl.col("delay_ns") > 0).height,
         "delay_ms": _ms(culprits["delay_ns"].sum()),
         "post_delay_ms": _ms(culprits["post_delay_ns"].sum()),
         "poll_delay_ms": _ms(culprits["poll_delay_ns"].sum()),
         "unattributed_delay_ms": _ms(nobody["delay_ns"].sum()),
-        "delay_per_culprit_ms": _ms(culprits["delay_ns"].mean() or 0),
+        "delay_per_hand_over_ms": _ms(culprits["delay_ns"].sum() / max(1, hand_overs)),
         "top": [
             {"request_id": row["culprit"], "engine": row["engine"], "direction": row["direction"],
              "steps": row["steps"], "delay_ms": _ms(row["delay_ns"]), "post_delay_ms": _ms(row["post_delay_ns"])}

@@ -165,6 +165,7 @@ def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     assert {row["request_key"] for row in document["requests"]} == {"a", "b"}
     assert document["culprits"][0]["culprit"] == "c"
     assert document["interference"]["delay_ms"] == pytest.approx(90.0)
+    assert document["interference"]["delay_per_hand_over_ms"] == pytest.approx(45.0)
     table = CliRunner().invoke(main, ["tpot", str(tmp_path)])
     assert table.exit_code == 0, table.output
     assert "TPOT budget: 2 requests" in table.output
