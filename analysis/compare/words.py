@@ -20,7 +20,7 @@ def write_headline(comparison: Comparison) -> str:
     largest = sorted(moved, key=lambda verdict: -abs(verdict.estimate.difference))[:3]
     if largest:
         parts.append(
-            "largest changes within it: " + ", ".join(f"{v.name} {v.estimate.difference:+.1f} ms" for v in largest)
+            "largest significant changes: " + ", ".join(f"{v.name} {v.estimate.difference:+,.1f} ms" for v in largest)
         )
     return f"{comparison.b} against {comparison.a}: " + "; ".join(parts) + "."
 
@@ -31,12 +31,12 @@ def word_verdict(verdict: Verdict) -> str:
     if verdict.word == TOO_FEW:
         return f"{name} not judged ({found.units} comparable requests are too few)"
     share = f" ({verdict.relative:+.1%})" if verdict.relative is not None else ""
-    figures = f"{found.difference:+.2f} ms{share}, interval {found.low:+.2f} to {found.high:+.2f}"
+    figures = f"{found.difference:+,.2f} ms{share}, interval {found.low:+,.2f} to {found.high:+,.2f}"
     if verdict.word == NO_EVIDENCE:
         return f"no evidence of a different {name} ({figures})"
     if verdict.word == UNRESOLVED:
         return f"{name} unresolved ({figures}, smaller than the measurement's {verdict.resolution:.2f} ms)"
-    return f"{name} {verdict.word} by {figures}"
+    return f"{name} {verdict.word}: {figures}"
 
 
 def list_conditions(comparison: Comparison) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from .model import Chart, Heading, Section, Table
+from .model import Chart, Heading, Notes, Section, Table
 
 
 class Figures:
@@ -34,7 +34,7 @@ def render_section(name: str, section: Section, figures: Figures) -> str:
     return f'<section id="{escape(name)}">\n{head}\n{parts}\n</section>'
 
 
-def _render_part(part: Chart | Table | str | Heading, figures: Figures) -> str:
+def _render_part(part: Chart | Table | str | Heading | Notes, figures: Figures) -> str:
     if isinstance(part, Chart):
         return _render_chart(part, figures)
     if isinstance(part, Table):
@@ -42,13 +42,16 @@ def _render_part(part: Chart | Table | str | Heading, figures: Figures) -> str:
     if isinstance(part, Heading):
         details = f'<p class="details">{escape(part.details)}</p>' if part.details else ""
         return f"<h3>{escape(part.text)}</h3>{details}"
+    if isinstance(part, Notes):
+        return f'<ul class="notes">{"".join(f"<li>{escape(line)}</li>" for line in part.lines)}</ul>'
     return f"<p>{escape(part)}</p>"
 
 
 def _render_chart(chart: Chart, figures: Figures) -> str:
     name = figures.add(chart)
+    kind = "chart stacked" if chart.is_stacked else "chart"
     figure = (
-        f'<figure><div class="chart" id="{name}" role="img" aria-label="{escape(chart.description)}"></div>'
+        f'<figure><div class="{kind}" id="{name}" role="img" aria-label="{escape(chart.description)}"></div>'
         f"<figcaption>{escape(chart.description)}</figcaption></figure>"
     )
     if chart.table is None:

@@ -53,6 +53,8 @@ class Chart:
     spec: Mapping[str, Any]
     description: str
     table: Table | None = None
+    is_stacked: bool = False
+    """Whether a thin gap is drawn between neighbouring pieces."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Section:
 
     title: str
     lead: str
-    parts: Sequence[Chart | Table | str | Heading] = ()
+    parts: Sequence[Chart | Table | str | Heading | Notes] = ()
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,10 @@ class Heading:
 
     text: str
     details: str = ""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Assumptions and limits, in small print."""
+
+    lines: Sequence[str]

@@ -36,7 +36,7 @@ def render_page(report: Report, sections: Sequence[tuple[str, Section]], warning
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
+<meta http-equiv="Content-Security-Policy" content="{escape(POLICY, quote=False)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)} - kvlens report</title>
 <style>

@@ -45,8 +45,8 @@ def make_spec(data: Sequence[Mapping[str, Any]], **parts: Any) -> Spec:
         "config": {
             "view": {"stroke": None},
             "font": "system-ui, sans-serif",
-            "axis": {"labelFontSize": 12, "titleFontSize": 12, "labelLimit": 170, "domain": False, "ticks": False},
-            "legend": {"orient": "top", "title": None, "labelFontSize": 12, "columns": 4, "symbolStrokeWidth": 0},
+            "axis": {"labelFontSize": 12, "titleFontSize": 12, "labelLimit": 200, "domain": False, "ticks": False},
+            "legend": {"orient": "top", "title": None, "labelFontSize": 12, "columns": 4},
         },
         **parts,
     }

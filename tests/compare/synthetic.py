@@ -29,11 +29,13 @@ MANIFEST = {
 }  # fmt: skip
 
 
-def make_requests(count: int, seed: int, *, rate: float = 4.0) -> dict[str, np.ndarray]:
+def make_requests(
+    count: int, seed: int, *, rate: float = 4.0, prompts: tuple[int, ...] = PROMPTS
+) -> dict[str, np.ndarray]:
     """What the requests themselves are (the same in both runs of a pair): lengths, arrivals (s), difficulty."""
     rng = np.random.default_rng(seed)
     return {
-        "prompt_tokens": rng.choice(PROMPTS, count),
+        "prompt_tokens": rng.choice(prompts, count),
         "arrival": np.cumsum(rng.exponential(1 / rate, count)),
         "difficulty": rng.lognormal(0, 0.3, count),
     }

@@ -50,8 +50,9 @@ def test_a_against_a_errs_no_more_than_stated(title, paired, memory, capsys):
     """200 pairs of runs without any difference: false verdicts in at most alpha of them (binomial 99.9 % bound)."""
     false = 0
     for number in range(REPETITIONS):
-        requests = make_requests(60, 10_000 + number)
-        other = None if paired else make_requests(60, 20_000 + number)
+        prompts = (200, 1000, 3000) if paired else (200, 1000)
+        requests = make_requests(60, 10_000 + number, prompts=prompts)
+        other = None if paired else make_requests(60, 20_000 + number, prompts=prompts)
         found = judge_only(requests, number, other=other, memory=memory, paired=paired)
         false += bool({BETTER, WORSE} & {verdict.word for verdict in found.values()})
     allowed = int(stats.binom.ppf(0.999, REPETITIONS, ALPHA))

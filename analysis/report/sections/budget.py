@@ -32,7 +32,7 @@ def build(report: Report) -> Section | None:
         [
             Heading("By percentile of TTFT", "From the fastest half of the requests to the slowest hundredth."),
             draw_bars(bands, "Mean TTFT budget by percentile band, ms."),
-            Heading("By prompt length", "Prompt tokens of the request."),
+            Heading("By prompt length", "Prompt tokens of the requests; n is their number."),
             draw_bars(lengths, "Mean TTFT budget by prompt length, ms."),
             Heading("What the segments are"),
             _list_segments(report),
@@ -51,11 +51,7 @@ def split_bands(run: RunData) -> list[Bar]:
 def split_lengths(run: RunData) -> list[Bar]:
     """Split a run's requests by prompt-length bucket, shortest first."""
     groups = run.breakdown.budgets.partition_by("bucket", as_dict=True)
-    return [
-        (name if name == NO_BUCKET else f"{name} tokens", groups[(name,)])
-        for name in (*BUCKETS, NO_BUCKET)
-        if (name,) in groups
-    ]
+    return [(name, groups[(name,)]) for name in (*BUCKETS, NO_BUCKET) if (name,) in groups]
 
 
 def _interleave(sides: list[list[Bar]], report: Report) -> list[Bar]:
@@ -78,7 +74,7 @@ def draw_bars(bars: list[Bar], description: str) -> Chart:
     spec = make_spec(
         data,
         height=(BAR_PX + 6) * len(bars),
-        mark={"type": "bar", "strokeWidth": 1},
+        mark={"type": "bar", "strokeWidth": 0.7},
         encoding={
             "y": {"field": "group", "type": "nominal", "sort": None, "axis": {"title": None}},
             "x": axis_ms("ms", "mean ms", stack="zero"),
@@ -90,7 +86,7 @@ def draw_bars(bars: list[Bar], description: str) -> Chart:
             ],
         },
     )  # fmt: skip
-    return Chart(spec, description, _tabulate(bars))
+    return Chart(spec, description, _tabulate(bars), is_stacked=True)
 
 
 def _list_entries(label: str, rows: pl.DataFrame) -> list[dict[str, Any]]:
@@ -124,6 +120,6 @@ def _tabulate(bars: list[Bar]) -> Table:
 def _list_segments(report: Report) -> Table:
     frames = [run.breakdown.budgets for run in report.runs]
     present = [name for name in SEGMENTS if any(frame[f"seg_{name}"].count() for frame in frames)]
-    rows = [[name, CLASS_OF[name], MEANING[name]] for name in present]
+    rows = [[name, CLASS_OF[name], MEANING[name].replace("->", "→")] for name in present]
     rows.append(["residual", "", "time that no span tells apart"])
     return Table(("segment", "class", "from and to"), rows, text_columns=3)

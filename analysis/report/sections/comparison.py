@@ -12,7 +12,7 @@ from ...compare.matching import RESIDUAL
 from ...compare.verdict import NO_EVIDENCE, Verdict
 from ...compare.words import NAME, list_notes, write_headline
 from ...segments import SEGMENTS
-from ..model import Chart, Heading, Report, RunData, Section, Table
+from ..model import Chart, Heading, Notes, Report, RunData, Section, Table
 from ..palette import (
     COLOUR_OF_RUN,
     COLOUR_OF_VERDICT,
@@ -69,7 +69,7 @@ def build(report: Report) -> Section | None:
     if comparison.lengths:
         by = "prompt length" if comparison.matched.paired else "stratum"
         parts += [Heading(f"Mean TTFT by {by}"), _tabulate_lengths(comparison)]
-    return Section("Comparison", write_headline(comparison), [*parts, *list_notes(comparison)])
+    return Section("Comparison", write_headline(comparison), [*parts, Notes(list_notes(comparison))])
 
 
 def draw_differences(comparison: Comparison) -> Chart:

@@ -15,19 +15,18 @@ def build(report: Report) -> Section | None:
     sides = [dict(flatten(run.breakdown.run.manifest)) for run in report.runs]
     if not any(sides):
         return None
-    keys = sorted({key for side in sides for key in side})
+    found = diff_conditions(*(run.breakdown.run.manifest for run in report.runs)) if report.is_pair else []
+    status = {difference.key: difference.status for difference in found}
+    # What differs comes first, in the order of its weight.
+    keys = [*status, *sorted({key for side in sides for key in side} - set(status))]
     rows = [[key, *(word(side.get(key)) for side in sides)] for key in keys]
-    marks: dict[int, str] = {}
-    lead = "What the run's manifest says."
-    if report.is_pair:
-        found = diff_conditions(*(run.breakdown.run.manifest for run in report.runs))
-        status = {difference.key: difference.status for difference in found}
-        marks = {place: status[key] for place, key in enumerate(keys) if status.get(key) == UNDECLARED}
-        for row in rows:
-            row.append(status.get(row[0], ""))
-        lead = f"What the manifests say; {len(found)} conditions differ."
-    head = ["condition", *(run.name for run in report.runs), *(["differs"] if report.is_pair else [])]
-    return Section("Conditions", lead, [Table(head, rows, text_columns=len(head), marks=marks)])
+    marks = {place: UNDECLARED for place, key in enumerate(keys) if status.get(key) == UNDECLARED}
+    head = ["condition", *(run.name for run in report.runs)]
+    if not report.is_pair:
+        return Section("Conditions", "What the run's manifest says.", [Table(head, rows, text_columns=2)])
+    rows = [[*row, status.get(key, "")] for key, row in zip(keys, rows, strict=True)]
+    lead = f"What the manifests say; {len(found)} conditions differ."
+    return Section("Conditions", lead, [Table([*head, "differs"], rows, text_columns=4, marks=marks)])
 
 
 def word(value: Any) -> str:

@@ -53,7 +53,7 @@ def _draw_classes(rows: list[tuple[str, dict[str, Any]]]) -> Chart:
         },
     )  # fmt: skip
     shares = [[label, *(f"{figures['classes'][name]:.1%}" for name in names)] for label, figures in rows]
-    return Chart(spec, "Share of all time to first token by class.", Table(("run", *names), shares))
+    return Chart(spec, "Share of all time to first token by class.", Table(("run", *names), shares), is_stacked=True)
 
 
 def _tabulate(report: Report) -> Table:

@@ -80,7 +80,9 @@ def draw_parts(known: list[tuple[str, TpotReport]]) -> Chart:
         },
     )  # fmt: skip
     rows = [[name, *(f"{value:.3f}" for value in average(tokens).values())] for name, tokens in known]
-    return Chart(spec, "Mean time per output token by part, ms.", Table(("ms per token", *PARTS), rows))
+    return Chart(
+        spec, "Mean time per output token by part, ms.", Table(("ms per token", *PARTS), rows), is_stacked=True
+    )
 
 
 def _explain() -> Table:
@@ -99,7 +101,7 @@ def _show_interference(name: str, tokens: TpotReport) -> list[Any]:
             f" {cost['decode_steps']:,} decode steps slowed, {cost['delay_per_culprit_ms']:,.2f} ms per hand-over.",
         )
     ]
-    worst = tokens.culprits.filter(pl.col("culprit") != NOBODY).head(TOP)
+    worst = tokens.culprits.filter(pl.col("culprit") != NOBODY, pl.col("delay_ns") > 0).head(TOP)
     if not worst.is_empty():
         rows = [
             [row["culprit"], row["direction"], f"{row['victims']:,}", f"{row['delay_ns'] / NS_PER_MS:,.2f}",

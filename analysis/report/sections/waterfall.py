@@ -8,7 +8,7 @@ import polars as pl
 
 from ...render.table import word_row
 from ...render.waterfall import list_bars
-from ...segments import CLASS_OF
+from ...segments import CLASS_OF, CLASSES
 from ..model import Chart, Heading, Report, RunData, Section, Table
 from ..palette import COLOUR_OF_CLASS, axis_ms, colour_by, make_spec
 
@@ -24,9 +24,9 @@ def build(report: Report) -> Section | None:
     if not chosen:
         return None
     parts: list[Heading | Chart] = []
-    for run, title, row in chosen:
+    for place, (run, title, row) in enumerate(chosen):
         name = f"{run.name}: {title}" if report.is_pair else title
-        parts += [Heading(f"{name}, {row['request_id']}", _describe(row)), draw_waterfall(row)]
+        parts += [Heading(f"{name}, {row['request_id']}", _describe(row)), draw_waterfall(row, legend=place == 0)]
     return Section(
         "Requests",
         "When each segment happened, from the client's send to the first byte. Pale bars were hidden: they passed"
@@ -59,8 +59,8 @@ def _describe(row: dict[str, Any]) -> str:
     )
 
 
-def draw_waterfall(row: dict[str, Any]) -> Chart:
-    """Draw one row of the budgets."""
+def draw_waterfall(row: dict[str, Any], *, legend: bool) -> Chart:
+    """Draw one row of the budgets; one legend is enough for several."""
     bars = list_bars(row)
     data: list[dict[str, Any]] = [
         {
@@ -69,16 +69,19 @@ def draw_waterfall(row: dict[str, Any]) -> Chart:
         }
         for name, begin, end, charged, hidden in bars
     ]  # fmt: skip
+    colour = colour_by("class", COLOUR_OF_CLASS, CLASSES)
     scale = {"domain": [0, row["ttft"] / 1e6], "nice": False}
     spec = make_spec(
         data,
         height=ROW_PX * max(1, len({entry["segment"] for entry in data})),
-        mark={"type": "bar", "minBandSize": 3},
+        mark={"type": "bar", "strokeWidth": 2},
         encoding={
             "y": {"field": "segment", "type": "nominal", "sort": None, "axis": {"title": None}},
             "x": axis_ms("begin", "ms since the request was sent", scale=scale),
             "x2": {"field": "end"},
-            "color": colour_by("class", COLOUR_OF_CLASS, [entry["class"] for entry in data]),
+            "color": colour | ({} if legend else {"legend": None}),
+            # An outline of its own colour keeps a segment of microseconds visible beside one of seconds.
+            "stroke": colour | {"legend": None},
             "opacity": {"field": "opacity", "type": "quantitative", "scale": None, "legend": None},
             "tooltip": [
                 {"field": "segment"}, {"field": "class"}, {"field": "ms", "format": ",.3f"},
