@@ -34,7 +34,8 @@ LEVELS = {
     "queued_requests": ("queued requests", "requests"),
     "awaiting_kv_requests": ("requests awaiting KV", "requests"),
 }
-SEEN, PAIRED = "registration seen", "paired"
+# Keys of equal moments sort by these, so that a registration that was the last to come is seen before it is paired.
+SEEN, PAIRED = "1 registration seen", "2 paired"
 
 
 def build_timeline(spans: pl.DataFrame, levels: pl.DataFrame, requests: pl.DataFrame) -> Timeline:
@@ -110,7 +111,7 @@ def _slice(row: Row) -> Iterator[Slice]:
         seen = min(max(row["registration_seen"], row["begin"]), row["finish"])
         for what, at in ((SEEN, seen), (PAIRED, row["finish"])):
             yield Slice(
-                f"{row['span_id']} {what}", name=f"pairing: {what}", begin=at, end=at, is_instant=True, **common
+                f"{row['span_id']} {what}", name=f"pairing: {what[2:]}", begin=at, end=at, is_instant=True, **common
             )
 
 

@@ -23,12 +23,13 @@ sys.modules["trace_reader"] = trace_reader
 spec.loader.exec_module(trace_reader)
 
 
-def make_world(mode: str, ranks: int = 1) -> World:
+def make_world(mode: str, ranks: int = 1, **durations: float) -> World:
     world = World(mode, ranks=ranks, skews={"decode": 3 * MS, "router": -2 * MS})
     make = push_times if mode == "push" else pull_times
     for number in range(6):
         request = Request(f"r{number}")
-        times, _ = make(number * 20 * MS, prefill_compute=40, wire=10 + number, decode_admission=3)
+        segments = {"prefill_compute": 40, "wire": 10 + number, "decode_admission": 3} | durations
+        times, _ = make(number * 20 * MS, **segments)
         add_request(world, request, times)
         common = {"trace": request.trace_id, "request_key": request.key}
         p_common, d_common = common | {"request_id": request.p_id}, common | {"request_id": request.d_id}
@@ -71,10 +72,11 @@ def follow(trace, start: str, request: str) -> list[str]:
         path.append(now.name)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_push_arrows_lead_from_registration_to_the_first_step(run_export, ranks: int) -> None:
-    output, trace = run_export(make_world("push", ranks))
+@pytest.mark.parametrize(("ranks", "registration"), [(1, 1), (2, 1), (1, 90)])
+def test_push_arrows_lead_from_registration_to_the_first_step(run_export, ranks: int, registration: int) -> None:
+    output, trace = run_export(make_world("push", ranks, registration=registration))
     assert "6 requests" in output
+    assert "left out" not in output
     for number in range(6):
         assert follow(trace, "registration.send", f"r{number}") == [
             "registration.send", "pairing: registration seen", "pairing: paired", "post", "wire", "notification",
