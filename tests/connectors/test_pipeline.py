@@ -95,7 +95,7 @@ def test_a_batch_goes_out_after_the_delay_without_a_flush() -> None:
 
 def test_a_full_queue_drops_and_counts_what_is_in_flight_too() -> None:
     exporter = Hanging(heeds_shutdown=True)
-    queue = make_queue(exporter)
+    queue = make_queue(exporter, PATIENT)
     put(queue, 10)
     assert exporter.entered.wait(10)
     put(queue, 500)
@@ -158,7 +158,7 @@ def test_an_exporter_that_counts_is_believed() -> None:
 @pytest.mark.parametrize("heeds_shutdown", [True, False])
 def test_closing_is_bounded_and_the_account_final(heeds_shutdown: bool) -> None:
     exporter, good = Hanging(heeds_shutdown=heeds_shutdown), Keeping()
-    pipeline = Pipeline([make_queue(exporter, name="bad"), make_queue(good, PATIENT, name="good")], budget_s=1.0)
+    pipeline = Pipeline([make_queue(exporter, PATIENT, "bad"), make_queue(good, PATIENT, "good")], budget_s=3.0)
     put(pipeline, 95)
     began = time.monotonic()
     for _ in range(4):
@@ -173,7 +173,7 @@ def test_closing_is_bounded_and_the_account_final(heeds_shutdown: bool) -> None:
 
 def test_a_late_answer_changes_nothing() -> None:
     exporter = Hanging(heeds_shutdown=False)
-    queue = make_queue(exporter)
+    queue = make_queue(exporter, PATIENT)
     put(queue, 10)
     assert exporter.entered.wait(10)
     queue.close(0.05)

@@ -131,7 +131,9 @@ def test_a_silent_collector_costs_a_bounded_shutdown(collector: Collector, monke
     began = time.monotonic()
     pipeline.shutdown()
     assert time.monotonic() - began < EXPORT_TIMEOUT_S
-    assert pipeline.counters()["otlp"] == ExportCounts(dropped=170, failed=50)
+    counts = pipeline.counters()["otlp"]
+    assert counts.lost == counts.produced == 220
+    assert 0 < counts.failed <= 50
 
 
 def test_a_slow_collector_gets_what_fits_and_the_rest_is_counted(
