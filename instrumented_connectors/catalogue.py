@@ -75,7 +75,8 @@ BLOCKS = Attribute("blocks", "blocks", "KV-cache blocks held by the request")
 DIRECTION = Attribute("direction", "", "READ (pull) or WRITE (push)")
 DESCRIPTORS = Attribute("descriptors", "", "NIXL descriptors in the transfer")
 BYTES = Attribute("bytes", "By", "bytes moved, as NIXL reports them")
-COMMON = (REQUEST_ID, REQUEST_KEY)
+KEPT = Attribute("kept", "", "only if the sampler rejected the request: why it is here, slow, failed or hint")
+COMMON = (REQUEST_ID, REQUEST_KEY, KEPT)
 
 P_SCHEDULER = "prefill engine, scheduler"
 D_SCHEDULER = "decode engine, scheduler"

@@ -15,13 +15,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from . import events
-from .catalogue import PREFIX, PROCESS_SPANS
+from .catalogue import KEPT, PREFIX, PROCESS_SPANS
 from .events import Event
 
 logger = logging.getLogger("kvlens")
 
 _REQUEST_ID = PREFIX + "request_id"
-_KEPT = PREFIX + "kept"
+_KEPT = PREFIX + KEPT.name
 _SAMPLED_FLAG = 1
 # As the SDK's TraceIdRatioBased: the low 64 bits of the trace id decide.
 _RATIO_BITS = 64
