@@ -23,7 +23,9 @@ def check(facts: Facts) -> Finding | None:
         for engine in facts.manifest.get("engines", ())
         if isinstance(engine, dict) and engine.get("id") and engine.get("instrumented", True)
     ]
-    silent = [(engine, role) for engine, role in expected if engine not in facts.engines]
+    # A data-parallel engine has its rank after its id.
+    heard = facts.engines | {engine.rsplit("_dp", maxsplit=1)[0] for engine in facts.engines}
+    silent = [(engine, role) for engine, role in expected if engine not in heard]
     if not silent:
         return None
     return RULE.find(

@@ -77,6 +77,20 @@ def test_every_query_gives_the_same_rows_from_files_and_from_the_tables(run, tmp
     print(f"compared row for row: {', '.join(compared)}")
 
 
+def test_a_recorded_run_with_step_records_gives_the_same_rows(tmp_path) -> None:
+    recorded = Path(__file__).parents[2] / "fixtures" / "runs" / "push"
+    with open_session([recorded]) as session:
+        from_files = run_all(session)
+    target = f"chdb:{tmp_path / 'spans'}"
+    load(recorded, target)
+    with open_source(target) as session:
+        from_tables = run_all(session)
+    for name, rows in from_files.items():
+        assert from_tables[name] == rows, name
+    print({name: len(rows) for name, rows in from_files.items()})
+    assert {"steps", "threads", "milestones", "evidence"} <= {name for name, rows in from_files.items() if rows}
+
+
 def test_loading_again_changes_nothing(run, tmp_path) -> None:
     target = f"chdb:{tmp_path / 'spans'}"
     first = load(run, target)
