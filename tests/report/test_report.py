@@ -45,7 +45,18 @@ def browse(path, tmp_path, *flags):
 
 def test_sections_of_a_pair(pair):
     sections = dict(build_sections(pair))
-    wanted = ["summary", "doctor", "comparison", "budget", "arrivals", "waterfall", "tokens", "conditions", "quality"]
+    wanted = [
+        "summary",
+        "doctor",
+        "comparison",
+        "budget",
+        "arrivals",
+        "waterfall",
+        "tokens",
+        "leases",
+        "conditions",
+        "quality",
+    ]
     assert [name for name in sections if name in wanted] == wanted
 
 

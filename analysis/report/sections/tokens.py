@@ -98,7 +98,7 @@ def _show_interference(name: str, tokens: TpotReport) -> list[Any]:
         Heading(
             f"{prefix}cost of hand-overs to requests that were decoding",
             f"{cost['delay_ms']:,.1f} ms summed over all delayed requests, {cost['slowed_steps']:,} of"
-            f" {cost['decode_steps']:,} decode steps slowed, {cost['delay_per_culprit_ms']:,.2f} ms per hand-over.",
+            f" {cost['decode_steps']:,} decode steps slowed, {cost['delay_per_hand_over_ms']:,.2f} ms per hand-over.",
         )
     ]
     worst = tokens.culprits.filter(pl.col("culprit") != NOBODY, pl.col("delay_ns") > 0).head(TOP)

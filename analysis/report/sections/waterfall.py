@@ -77,7 +77,7 @@ def draw_waterfall(row: dict[str, Any], *, legend: bool) -> Chart:
         mark={"type": "bar", "strokeWidth": 2},
         encoding={
             "y": {"field": "segment", "type": "nominal", "sort": None, "axis": {"title": None}},
-            "x": axis_ms("begin", "ms since the request was sent", scale=scale),
+            "x": axis_ms("begin", "ms since the client sent it", scale=scale),
             "x2": {"field": "end"},
             "color": colour | ({} if legend else {"legend": None}),
             # An outline of its own colour keeps a segment of microseconds visible beside one of seconds.
