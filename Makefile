@@ -33,9 +33,12 @@ SOAK_REQUESTS ?= 600
 SOAK_RATE ?= 0.5
 
 PYTEST_ARGS ?=
+CHECK_JOBS ?= 2
+CHECK_FIRST := $(wildcard tests/analysis tests/compare)
+FAST_PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -q -m "not engine" $(PYTEST_ARGS)
 BENCH_ARGS ?=
 
-.PHONY: help env debian demo test check bench soak format lint typecheck docs clean distclean
+.PHONY: help env debian demo test check check-first check-rest bench soak format lint typecheck docs clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -88,8 +91,15 @@ test: env debian ## everything: lint, types, and the whole suite with real engin
 	$(BIN)/python -m pytest -p no:cacheprovider --durations=15 $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
-check: env lint typecheck ## the fast tier: lint, types, and all tests that start no engine
-	$(BIN)/python -m pytest -p no:cacheprovider -q -m "not engine" $(PYTEST_ARGS)
+check: env ## the fast tier: lint, types, and all tests that start no engine
+	@$(MAKE) --no-print-directory -k -j$(CHECK_JOBS) -O lint typecheck check-first check-rest
+
+# Two halves of about the same length, one per core; the tests of both start no engine and share no state.
+check-first: env
+	$(FAST_PYTEST) $(CHECK_FIRST)
+
+check-rest: env
+	$(FAST_PYTEST) $(addprefix --ignore=,$(CHECK_FIRST))
 
 bench: env ## benchmarks; each prints its own reference beside the figure
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
