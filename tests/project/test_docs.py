@@ -123,3 +123,11 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing, missing
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    missing = [
+        page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md" and f"({page.name})" not in index
+    ]
+    assert not missing, missing
