@@ -1,9 +1,12 @@
 """A running HTTP server of the ClickHouse protocol, and runs to load."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,3 +33,36 @@ def server(tmp_path):
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+@pytest.fixture
+def collector(server, tmp_path):
+    """A real collector (the `rotel` wheel) that writes to the server; yields its OTLP/HTTP endpoint for traces."""
+    found = find_spec("rotel")
+    if found is None or found.origin is None:
+        pytest.skip("the rotel wheel is not installed")
+    ports = [pick_port() for _ in range(2)]
+    command = [
+        str(Path(found.origin).with_name("rotel-agent")), "start", "--otlp-grpc-endpoint", f"127.0.0.1:{ports[0]}",
+        "--otlp-http-endpoint", f"127.0.0.1:{ports[1]}", "--exporter", "clickhouse", "--batch-timeout", "50ms",
+        "--clickhouse-exporter-endpoint", f"http://{server}", "--clickhouse-exporter-compression", "none",
+        "--clickhouse-exporter-async-insert", "false", "--pid-file", str(tmp_path / "rotel.pid"),
+        "--log-file", str(tmp_path / "rotel.log"),
+    ]  # fmt: skip
+    with (tmp_path / "rotel.out").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            for _ in range(600):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", ports[1]), timeout=1):
+                    break
+                assert process.poll() is None, (tmp_path / "rotel.out").read_text()
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{ports[1]}/v1/traces"
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def pick_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -6,6 +6,7 @@ authentication, sessions, progress headers, clusters.  Usage: http_server.py DIR
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tempfile
@@ -93,12 +94,27 @@ class Handler(BaseHTTPRequestHandler):
                 with tempfile.NamedTemporaryFile(suffix=".data") as file:
                     file.write(body)
                     file.flush()
-                    self.engine.query(f"{insert[1]} SELECT * FROM file('{file.name}', '{insert[2]}')", params=params)
+                    self.engine.query(
+                        f"{insert[1]} SELECT * FROM {self.describe(file.name, *insert.groups())}", params=params
+                    )
                 return b""
             return self.engine.query(sql, self.find_format(sql, options), params=params).bytes()
         finally:
             for name in applied:
                 self.engine.query(f"SET {name} = DEFAULT")
+
+    def describe(self, path: str, insert: str, kind: str) -> str:
+        """Name a body as a table; binary rows carry no types, so they get those of the columns that are inserted."""
+        if not kind.startswith("RowBinary"):
+            return f"file('{path}', '{kind}')"
+        target, columns = re.match(r"INSERT\s+INTO\s+([\w.`\"]+)\s*\((.*)\)", insert.strip(), re.I | re.S).groups()
+        types = {}
+        for row in self.engine.query(f"DESCRIBE TABLE {target}", "JSONEachRow").bytes().decode().splitlines():
+            record = json.loads(row)
+            types[record["name"]] = record["type"]
+        names = [name.strip().strip('`"') for name in columns.split(",")]
+        structure = ", ".join(f"`{name}` {types[name]}" for name in names).replace("'", "\\'")
+        return f"file('{path}', '{kind}', '{structure}')"
 
     def answer(self, status: int, body: bytes, headers: dict | None = None):
         self.send_response(status)
