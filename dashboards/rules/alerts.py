@@ -130,7 +130,7 @@ def retention_pressure(config: Config) -> Alert:
     return Alert(
         "KvlensRetentionPressure", "warning", "10m",
         f"max by ({WHO}) ({usage}) > 0.9 and {total(WHO, kept)} > 0",
-        "The cache of {{ $labels.engine_id }} is {{ $value | humanizePercentage }} full and keeps blocks for next turns.",
+        "The cache of {{ $labels.engine_id }} is {{ $value | humanizePercentage }} full; blocks wait for next turns.",
         "Shorten decoder_kv_blocks_ttl.",
     )  # fmt: skip
 

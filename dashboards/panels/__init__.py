@@ -1,0 +1,1 @@
+"""Panels: one function each, from the configuration to a panel of Grafana's SDK."""
