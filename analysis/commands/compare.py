@@ -13,6 +13,7 @@ from ..compare.comparison import Comparison, compare_breakdowns
 from ..compare.conditions import CONNECTOR, GROUPS
 from ..compare.document import render_comparison as render_document
 from ..compare.gate import EXIT_CODE, GATED, Gate, apply_gate
+from ..compare.naming import name_apart
 from ..compare.published import NO_CLAIM, put_beside
 from ..compare.table import render_comparison, render_published
 from ..compare.verdict import CORRECTIONS, HOLM
@@ -85,7 +86,7 @@ def compare(
     if published:
         _print_published(_break_down(runs[0]), as_json=as_json)
         return
-    a, b = (_break_down(path) for path in runs)
+    a, b = name_apart([_break_down(path) for path in runs], runs)
     comparison = compare_breakdowns(a, b, alpha=alpha, correction=correction, vary=vary)
     if not force:
         check_conditions(comparison)

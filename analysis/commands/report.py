@@ -9,7 +9,7 @@ import rich_click as click
 from ..compare.words import list_conditions
 from ..errors import KvlensError
 from ..report.bundle import read_bundle
-from ..report.making import build_sections, load_run
+from ..report.making import build_sections, load_runs
 from ..report.model import Report
 from ..report.page import render_page
 from ..report.sections.comparison import compare_report
@@ -39,7 +39,7 @@ def report(*, run: Path, other: Path | None, out: Path | None, requests: tuple[s
       kvlens report runs/pull --request req-1-00017
     """
     bundle = read_bundle()
-    made = Report(tuple(load_run(path) for path in (run, other) if path is not None), requests)
+    made = Report(tuple(load_runs([path for path in (run, other) if path is not None])), requests)
     check_requests(made)
     comparison = compare_report(made)
     warnings = list_conditions(comparison) if comparison else []

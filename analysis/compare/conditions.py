@@ -71,7 +71,7 @@ def diff_conditions(
     two |= {name: pair[1] for name, pair in observed.items()}
     declared = {CONNECTOR, *vary}
     found = [
-        Difference(group_of(key), key, one.get(key), two.get(key), _judge(key, declared))
+        Difference(group_of(key), key, one.get(key), two.get(key), _judge(key, one.get(key), two.get(key), declared))
         for key in sorted({*one, *two})
         if one.get(key) != two.get(key)
     ]
@@ -79,8 +79,9 @@ def diff_conditions(
     return sorted(found, key=lambda difference: (order.index(difference.status), difference.group, difference.key))
 
 
-def _judge(key: str, declared: Collection[str]) -> str:
-    if key in MINOR:
+def _judge(key: str, a: Any, b: Any, declared: Collection[str]) -> str:
+    # A setting that one manifest does not know and the other has off: written by two versions of the tool.
+    if key in MINOR or (not a and not b):
         return NOTED
     return DECLARED if group_of(key) in declared else UNDECLARED
 

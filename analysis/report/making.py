@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..breakdown import break_down
+from ..compare.naming import name_apart
 from ..errors import KvlensError
 from ..source import Session, open_session
 from .model import Report, RunData, Section
@@ -18,6 +21,13 @@ def load_run(path: Path) -> RunData:
         breakdown = break_down(session)
         loaded = {name: _load(module.load, session) for name, module in find_sections() if hasattr(module, "load")}
     return RunData(breakdown, loaded)
+
+
+def load_runs(paths: Sequence[Path]) -> list[RunData]:
+    """Load one run or two, under names that tell them apart."""
+    runs = [load_run(path) for path in paths]
+    named = name_apart([run.breakdown for run in runs], paths)
+    return [replace(run, breakdown=breakdown) for run, breakdown in zip(runs, named, strict=True)]
 
 
 def _load(load: Any, session: Session) -> Any:

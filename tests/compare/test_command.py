@@ -151,6 +151,15 @@ def test_headline_is_saved_as_a_note(pair):
         assert note["text"].startswith("push against pull:")
 
 
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    for parent in ("monday", "tuesday"):
+        shutil.copytree(RUNS / "pull", tmp_path / parent / "pull")
+    document = json.loads(run(tmp_path / "monday" / "pull", tmp_path / "tuesday" / "pull", "--json").output)
+    assert (document["a"], document["b"]) == ("monday/pull", "tuesday/pull")
+    document = json.loads(run(RUNS / "pull", RUNS / "pull", "--json").output)
+    assert (document["a"], document["b"]) == ("pull (A)", "pull (B)")
+
+
 def test_wrong_number_of_runs():
     done = run(RUNS / "pull")
     assert done.exit_code == 2

@@ -37,6 +37,7 @@ def test_incidental_names_are_no_conditions():
         ({"engines": BASE["engines"][:2]}, {"engines.decode1.tensor_parallel": UNDECLARED}),
         ({"faults": {"wire": {"ms": 80}}}, {"faults.wire.ms": UNDECLARED}),
         ({"anything": 3}, {"anything": UNDECLARED}),
+        ({"anything": False}, {"anything": NOTED}),
         (
             {"engines": [{**BASE["engines"][0], "connector": {"kv_connector": "B"}}, *BASE["engines"][1:]]},
             {"engines.prefill0.connector.kv_connector": DECLARED},
