@@ -33,7 +33,9 @@ def word_verdict(verdict: Verdict) -> str:
     share = f" ({verdict.relative:+.1%})" if verdict.relative is not None else ""
     figures = f"{found.difference:+,.2f} ms{share}, interval {found.low:+,.2f} to {found.high:+,.2f}"
     if verdict.word == NO_EVIDENCE:
-        return f"no evidence of a different {name} ({figures})"
+        # An interval stands on its own, a verdict among all rows: where they disagree, say what decided.
+        beyond = f", p = {verdict.p_adjusted:.2g} among all rows" if found.low > 0 or found.high < 0 else ""
+        return f"no evidence of a different {name} ({figures}{beyond})"
     if verdict.word == UNRESOLVED:
         return f"{name} unresolved ({figures}, smaller than the measurement's {verdict.resolution:.2f} ms)"
     return f"{name} {verdict.word}: {figures}"
