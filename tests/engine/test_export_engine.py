@@ -37,8 +37,9 @@ COUNTS = re.compile(
 )
 PHASES = ("up", "stopped", "restarted", "paused", "resumed")
 REQUESTS = 16
-# Small enough that an outage of one phase overflows it.
-QUEUE_SIZE = 64
+# Small enough that what an engine produces while one call times out overflows it.
+QUEUE_SIZE = 48
+TIMEOUT_S = 3
 LOGGING = {
     "version": 1,
     "formatters": {"process": {"format": "process=%(process)d %(message)s"}},
@@ -89,7 +90,7 @@ def outage(
             "OTEL_TRACES_EXPORTER": "otlp,kvlens",
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
             "OTEL_EXPORTER_OTLP_ENDPOINT": rotel.grpc_endpoint if protocol == "grpc" else rotel.http_endpoint,
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "2",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": str(TIMEOUT_S),
             "OTEL_BSP_SCHEDULE_DELAY": "200",
             "OTEL_BSP_MAX_QUEUE_SIZE": str(QUEUE_SIZE),
             "VLLM_LOGGING_CONFIG_PATH": str(folder / "logging.json"),
