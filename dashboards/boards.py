@@ -88,7 +88,15 @@ LEASES = Board(
         Row("Leases", ((leases.lease_ends, 8), (leases.lease_length, 8), (leases.holders, 8))),
         Row("Meeting of P and D", ((pairing.remote_missing, 8), (pairing.remote_loads, 8), (handover.cache_usage, 8))),
         Row("Push writer", ((pairing.pairings, 8), (pairing.push_waiting, 8), (pairing.push_oldest, 8))),
-        Row("Bidirectional", ((leases.decisions, 24),)),
+    ),
+)  # fmt: skip
+
+REUSE = Board(
+    "kvlens-reuse", "kvlens / Conversations and reuse",
+    "Bidirectional: what keeping blocks for a next turn costs and brings.",
+    (
+        Row("Decisions", ((leases.decisions, 12), (leases.lease_ends, 12))),
+        Row("Retained memory", ((leases.retained, 8), (leases.oldest_retained, 8), (handover.cache_usage, 8))),
     ),
 )  # fmt: skip
 
@@ -121,4 +129,4 @@ OWN = Board(
     ),
 )  # fmt: skip
 
-BOARDS = (OVERVIEW, INCIDENT, REQUEST_TEMPO, REQUEST_CLICKHOUSE, LEASES, INTERFERENCE, WIRE, OWN)
+BOARDS = (OVERVIEW, INCIDENT, REQUEST_TEMPO, REQUEST_CLICKHOUSE, LEASES, REUSE, INTERFERENCE, WIRE, OWN)

@@ -58,8 +58,8 @@ def events(config: Config) -> Panel:
 
 def links(config: Config) -> Panel:
     return make_list(
-        config, "Links that are down", "Any row: the device can't carry traffic. 1 is up.",
-        f'min by (instance, device, port) ({config.efa_prefix}link_up{{cluster=~"$cluster"}})', "none",
+        config, "Links by device", "1 is up, 0 can't carry traffic: drain the host.",
+        f'min by (instance, device, port) ({config.efa_prefix}link_up{{cluster=~"$cluster"}})', "none", limits=[(1, "green")],
     )  # fmt: skip
 
 

@@ -66,3 +66,22 @@ def decisions(config: Config) -> Panel:
         "accept the recompute.",
         [(total("reason", raw_rate(config, table.DECISIONS)), "{{reason}}")], "reqps",
     )  # fmt: skip
+
+
+def retained(config: Config) -> Panel:
+    kept = gauge(config, table.HELD_BLOCKS, 'reason="awaiting_next_turn"')
+    return make_graph(
+        config, "Blocks kept for a next turn",
+        "Memory that decode engines bet on a next turn. High beside a full cache: shorten "
+        "decoder_kv_blocks_ttl.",
+        [(f"topk(10, {total('engine_id', kept)})", "{{engine_id}}")], "none",
+    )  # fmt: skip
+
+
+def oldest_retained(config: Config) -> Panel:
+    oldest = gauge(config, table.OLDEST_HELD, 'reason="awaiting_next_turn"')
+    return make_graph(
+        config, "Oldest kept for a next turn",
+        "Flat at the retention (480 s as shipped): turns come later than that or never.",
+        [(f"topk(10, max by (engine_id) ({oldest}))", "{{engine_id}}")], "s",
+    )  # fmt: skip

@@ -18,7 +18,7 @@ Query = tuple[str, str]
 """PromQL, and the legend of its series."""
 
 Limits = Sequence[tuple[float, str]]
-"""Values from which on a colour holds; below the first one it is green."""
+"""Values from which on a colour holds."""
 
 
 def prometheus_source(config: Config) -> Any:
@@ -107,8 +107,9 @@ def make_traces(title: str, doc: str, source: Any, query: Any) -> Panel:
 
 
 def make_limits(limits: Limits) -> Any:
-    """Return thresholds: green, then the colours of the limits."""
-    steps = [model.Threshold(value=None, color="green")]
+    """Return thresholds: green, then the colours of the limits; red below a limit from which on all is well."""
+    is_floor = bool(limits) and limits[0][1] == "green"
+    steps = [model.Threshold(value=None, color="red" if is_floor else "green")]
     steps += [model.Threshold(value=value, color=color) for value, color in limits]
     return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
 

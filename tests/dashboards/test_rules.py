@@ -85,6 +85,14 @@ def test_alert_has_a_runbook(alert: Alert) -> None:
     assert "kvlens " in text
 
 
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_page_lists_the_alert_with_its_severity(alert: Alert) -> None:
+    page = (ROOT / "docs/dashboards.md").read_text(encoding="utf-8")
+    assert f"| [{alert.name}](runbooks/{alert.name}.md) | {alert.severity} |" in page
+    runbook = (ROOT / "docs/runbooks" / f"{alert.name}.md").read_text(encoding="utf-8")
+    assert f"*{alert.severity}*" in runbook
+
+
 def test_names_are_unique() -> None:
     names = [rule.record for group in make_recordings(CONFIG) for rule in group.rules if isinstance(rule, Recording)]
     assert len(names) == len(set(names))
