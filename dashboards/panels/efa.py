@@ -59,7 +59,8 @@ def events(config: Config) -> Panel:
 def links(config: Config) -> Panel:
     return make_list(
         config, "Links by device", "1 is up, 0 can't carry traffic: drain the host.",
-        f'min by (instance, device, port) ({config.efa_prefix}link_up{{cluster=~"$cluster"}})', "none", limits=[(1, "green")],
+        f'min by (instance, device, port) ({config.efa_prefix}link_up{{cluster=~"$cluster"}})', "none",
+        limits=[(1, "green")], smallest_first=True,
     )  # fmt: skip
 
 

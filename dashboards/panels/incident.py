@@ -51,7 +51,7 @@ def pairs_changed(config: Config) -> Panel:
     return make_list(
         config, "Pairs that became slower",
         "Rate now over rate then. Below 0.5 for one pair: its transport or its network.",
-        f"bottomk(20, {ratio})", "percentunit",
+        f"bottomk(20, {ratio})", "percentunit", smallest_first=True,
     )  # fmt: skip
 
 

@@ -67,12 +67,13 @@ def make_number(
 
 
 def make_list(
-    config: Config, title: str, doc: str, query: str, unit: str, *, limits: Limits = (), hidden: Sequence[str] = ()
+    config: Config, title: str, doc: str, query: str, unit: str, *, limits: Limits = (), hidden: Sequence[str] = (),
+    smallest_first: bool = False,
 ) -> Panel:  # fmt: skip
-    """Return a table of the present values, one row per series, largest first."""
+    """Return a table of the present values, one row per series, largest first unless small is bad."""
     panel = (
         table.Panel().title(title).description(doc).datasource(prometheus_source(config)).unit(unit)
-        .thresholds(make_limits(limits)).sort_by([common.TableSortByFieldState().display_name("Value").desc(True)])
+        .thresholds(make_limits(limits)).sort_by([common.TableSortByFieldState().display_name("Value").desc(not smallest_first)])
         .with_transformation(model.DataTransformerConfig(
             id_val="organize", options={"excludeByName": dict.fromkeys(["Time", *hidden], True)}))
     )  # fmt: skip

@@ -23,7 +23,7 @@ def pair_rates(config: Config) -> Panel:
 def slowest_pairs(config: Config) -> Panel:
     return make_list(
         config, "Slowest pairs now", "Compare both directions of a pair, then the pair with others.",
-        f"bottomk(20, {pair_rate(config)})", "Bps",
+        f"bottomk(20, {pair_rate(config)})", "Bps", limits=[(config.transfer_floor, "green")], smallest_first=True,
     )  # fmt: skip
 
 
