@@ -73,7 +73,8 @@ def make_list(
     """Return a table of the present values, one row per series, largest first unless small is bad."""
     panel = (
         table.Panel().title(title).description(doc).datasource(prometheus_source(config)).unit(unit)
-        .thresholds(make_limits(limits)).sort_by([common.TableSortByFieldState().display_name("Value").desc(not smallest_first)])
+        .thresholds(make_limits(limits))
+        .sort_by([common.TableSortByFieldState().display_name("Value").desc(not smallest_first)])
         .with_transformation(model.DataTransformerConfig(
             id_val="organize", options={"excludeByName": dict.fromkeys(["Time", *hidden], True)}))
     )  # fmt: skip
