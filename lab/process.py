@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import ProcessDiedError
@@ -35,6 +36,7 @@ class Child:
         self._env = dict(os.environ if env is None else env)
         self._launch = ["--cores", ",".join(map(str, cores)), "--nice", str(nice), "--parent", str(os.getpid())]
         self._process: subprocess.Popen[bytes] | None = None
+        self._terminated = False
 
     @property
     def pid(self) -> int:
@@ -84,11 +86,24 @@ class Child:
         if self._process:
             self._process.wait()
 
+    def terminate(self) -> None:
+        """Ask the process to end, once, as an init system does: the server ends its own workers.
+
+        A SIGTERM to the whole group, or a second one, would kill vLLM's workers in the middle of their clean end.
+        """
+        if self._process is not None and not self._terminated:
+            self._terminated = True
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self._process.pid, signal.SIGTERM)
+
     def stop(self, grace_s: float = 15.0) -> None:
-        """Send SIGTERM to the group, wait, then SIGKILL what is left of it."""
+        """Ask the process to end, wait, then SIGKILL what is left of its group."""
         if self._process is None:
             return
-        self.send_signal(signal.SIGTERM)
+        self.terminate()
+        if not self.is_alive():
+            # Nobody is left to end the workers of a server that died.
+            self.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and (self.is_alive() or group_members(self.pid)):
             time.sleep(_POLL_S)
@@ -110,7 +125,7 @@ class Child:
 def stop_all(children: Sequence[Child], grace_s: float = 15.0) -> None:
     """Stop several children together: signal all first, so that their grace periods overlap."""
     for child in children:
-        child.send_signal(signal.SIGTERM)
+        child.terminate()
     for child in children:
         child.stop(grace_s)
 

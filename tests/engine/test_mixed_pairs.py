@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from pairs import references, tokens_of, wait_for_document
+from pairs import read_spans, references, tokens_of, wait_for_document
 
 from lab.run import Pair
 from lab.workload import Workload
 
 pytestmark = pytest.mark.engine
 
+LAST = Workload(requests=2, input_lens=(64,), output_len=4, seed=9, id_prefix="last")
 LOAD = Workload(requests=8, concurrency=3, input_lens=(64, 700), output_len=6, seed=5, id_prefix="mixed")
 
 
@@ -40,3 +41,13 @@ def test_served_equal_and_honest(half: tuple[Pair, str], report: Callable[[str],
         charged = [value for value in row["segments"].values() if value is not None]
         assert sum(charged) + row["residual_ms"] == pytest.approx(row["ttft_ms"], abs=1e-3)
     report(f"{pair.mode}: stock {stock}, instrumented peer: {LOAD.requests} of {LOAD.requests} served, tokens equal")
+
+
+def test_nothing_is_lost_when_an_engine_ends(half: tuple[Pair, str]) -> None:
+    pair, stock = half
+    records = pair.run_workload(LAST)
+    # At once: the spans of the last request still wait in the engine.
+    pair.stop()
+    root = {"prefill": "decode", "decode": "prefill"}[stock]
+    exported = {span["request_key"] for span in read_spans(pair.out) if span["name"] == root}
+    assert {record["request_id"] for record in records} <= exported
