@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import rich_click as click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from .efa import sample_efa
 from .errors import LabError
 from .faults import SITES, Fault, write_faults
 
@@ -86,9 +87,18 @@ def _parse_lengths(_: click.Context, __: click.Parameter, value: str) -> tuple[i
 @click.option("--traceparent", is_flag=True, help="Send a W3C traceparent with every request.")
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Warm-up requests per length.")
 @click.option("--fault", "faults", multiple=True, metavar="SITE=MS[@ENGINE]", help="Delay a site; see `lab fault`.")
+@click.option("--efa", is_flag=True, help="Sample the host's EFA counters into the run; see `kvlens efa`.")
+@click.option(
+    "--efa-root",
+    default=Path("/sys"),
+    show_default=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --efa: where sysfs is mounted.",
+)
 def run(
     *, requests: int, rate: float | None, concurrency: int | None, input_lens: tuple[int, ...], output_len: int,
-    seed: int, turns: int | None, chat: bool, traceparent: bool, warmup: int, faults: Sequence[str], **pair: Any,
+    seed: int, turns: int | None, chat: bool, traceparent: bool, warmup: int, faults: Sequence[str], efa: bool,
+    efa_root: Path, **pair: Any,
 ) -> None:  # fmt: skip
     """Start a pair, send a workload, stop the pair. Needs about a minute to start.
 
@@ -113,7 +123,8 @@ def run(
             running.set_faults(chosen)
         total = requests * workload.turns
         task = bar.add_task("requests", total=total)
-        records = running.run_workload(workload, lambda _: bar.advance(task))
+        with sample_efa(running.out, efa_root, say) if efa else nullcontext():
+            records = running.run_workload(workload, lambda _: bar.advance(task))
         dead = [engine.child.name for engine in running.engines if not engine.is_alive()]
     _print_summary(records, running.out, dead)
 

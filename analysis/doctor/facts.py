@@ -14,6 +14,7 @@ import polars as pl
 from exporters.efa.samples import Delta, deltas, parse_samples
 
 from ..breakdown import Breakdown, break_down
+from ..efa_streams import find_sample_files
 from ..errors import KvlensError
 from ..source import Session
 
@@ -73,12 +74,6 @@ def gather(session: Session) -> Facts:
         engines=frozenset(engines - {""}),
         efa=tuple(read_efa(find_sample_files(session.run.files))),
     )
-
-
-def find_sample_files(files: Iterable[Path]) -> list[Path]:
-    """The EFA sample streams beside a run's traces: RUN/efa/*.jsonl."""
-    roots = {path.parent.parent for path in files if path.parent.name == "traces"}
-    return sorted(path for root in roots for path in (root / "efa").glob("*.jsonl"))
 
 
 def read_efa(paths: Iterable[Path]) -> list[Delta]:

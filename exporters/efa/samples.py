@@ -84,16 +84,19 @@ def deltas(samples: Iterable[Sample]) -> list[Delta]:
     A counter that is missing in a sample is counted from its last known value, so nothing is lost. The first sample of
     a port gives no row. Samples need not be in order.
     """
+    return list(walk_deltas(samples))
+
+
+def walk_deltas(samples: Iterable[Sample]) -> Iterator[Delta]:
+    """Yield what `deltas` returns, one by one: a long stream has millions."""
     last: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
-    rows: list[Delta] = []
     for sample in sorted(samples, key=lambda sample: sample.unix_ns):
         known = last.setdefault((sample.device, sample.port), {})
         present = {name: value for name, value in sample.counters.items() if name != LIFESPAN}
         was = {name: known[name][1] for name in present if name in known}
         for name, (delta, kind) in measure(was, present).items():
-            rows.append(Delta(sample.device, sample.port, name, known[name][0], sample.unix_ns, delta, kind))
+            yield Delta(sample.device, sample.port, name, known[name][0], sample.unix_ns, delta, kind)
         known.update((name, (sample.unix_ns, value)) for name, value in present.items())
-    return rows
 
 
 def measure(was: dict[str, int], now: dict[str, int]) -> dict[str, tuple[int, str]]:
