@@ -6,6 +6,7 @@ unchanged on the ClickHouse server that a fleet's collector fills.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -24,10 +25,17 @@ TABLE = "otel_traces"
 SQL_DIRECTORY = Path(__file__).parent / "sql"
 
 
+_PART = re.compile(r"/\* parts/(\w+)\.sql \*/")
+
+
 @cache
 def read_sql(name: str) -> str:
-    """Return the text of analysis/sql/<name>.sql."""
-    return (SQL_DIRECTORY / f"{name}.sql").read_text(encoding="utf-8")
+    """Return the text of analysis/sql/<name>.sql, with the parts that it shares with others put in.
+
+    ClickHouse has no include, and a view would have to be created on the fleet's server first.
+    """
+    text = (SQL_DIRECTORY / f"{name}.sql").read_text(encoding="utf-8")
+    return _PART.sub(lambda match: read_sql(f"parts/{match[1]}").rstrip(), text)
 
 
 class Session:

@@ -1,21 +1,7 @@
 -- Spans that tell of causes rather than of a request's path, flattened for the doctor: one row per span. Times are ns on
 -- the re-based clock (see milestones.sql); numbers are NULL and texts empty where the span has no such attribute.
 WITH
-    (
-        SELECT mapFromArrays(groupArray(boot), groupArray(base))
-        FROM (
-            SELECT boot, argMin(perf - unix, perf) AS base
-            FROM (
-                SELECT DISTINCT
-                    ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) AS perf,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix
-                FROM {table:Identifier}
-                WHERE ScopeName = 'kvlens' AND unix > 0
-            )
-            GROUP BY boot
-        )
-    ) AS bases
+    /* parts/clock_bases.sql */ AS bases
 SELECT
     toString(SpanName) AS name,
     ResourceAttributes['service.instance.id'] AS engine,

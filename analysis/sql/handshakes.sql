@@ -1,21 +1,7 @@
 -- Time that a rank spent in handshakes with one peer: disjoint intervals in time order, with the handshake time before
 -- each, so that the time inside any [a, b] is one subtraction of two look-ups. Times in ns on the re-based clock.
 WITH
-    (
-        SELECT mapFromArrays(groupArray(boot), groupArray(base))
-        FROM (
-            SELECT boot, argMin(perf - unix, perf) AS base
-            FROM (
-                SELECT DISTINCT
-                    ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) AS perf,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix
-                FROM {table:Identifier}
-                WHERE ScopeName = 'kvlens' AND unix > 0
-            )
-            GROUP BY boot
-        )
-    ) AS bases,
+    /* parts/clock_bases.sql */ AS bases,
     spans AS (
         SELECT
             ResourceAttributes['service.instance.id'] AS engine,

@@ -2,21 +2,7 @@
 -- held_blocks counts blocks of open leases; the other levels count requests, transfers per rank. Times in ns on the
 -- re-based clock (see milestones.sql).
 WITH
-    (
-        SELECT mapFromArrays(groupArray(boot), groupArray(base))
-        FROM (
-            SELECT boot, argMin(perf - unix, perf) AS base
-            FROM (
-                SELECT DISTINCT
-                    ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) AS perf,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix
-                FROM {table:Identifier}
-                WHERE ScopeName = 'kvlens' AND unix > 0
-            )
-            GROUP BY boot
-        )
-    ) AS bases,
+    /* parts/clock_bases.sql */ AS bases,
     spans AS (
         SELECT
             ResourceAttributes['service.instance.id'] AS engine,

@@ -7,21 +7,7 @@
 -- named gives the `meeting`. What is left alone (a killed engine's half) meets as the n-th of its trace in time order.
 -- Every CTE is used once: ClickHouse would run it again for each further use.
 WITH
-    (
-        SELECT mapFromArrays(groupArray(boot), groupArray(base))
-        FROM (
-            SELECT boot, argMin(perf - unix, perf) AS base
-            FROM (
-                SELECT DISTINCT
-                    ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) AS perf,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix
-                FROM {table:Identifier}
-                WHERE ScopeName = 'kvlens' AND unix > 0
-            )
-            GROUP BY boot
-        )
-    ) AS bases,
+    /* parts/clock_bases.sql */ AS bases,
     spans AS (
         SELECT
             SpanName AS name,

@@ -1,21 +1,7 @@
 -- One row per request at a router: its own times and those of its legs, which are its child spans. Unix ns on the
 -- re-based clock (milestones.sql says how); client_sent is another process's stamp, kept at its distance from ours.
 WITH
-    (
-        SELECT mapFromArrays(groupArray(boot), groupArray(base))
-        FROM (
-            SELECT boot, argMin(perf - unix, perf) AS base
-            FROM (
-                SELECT DISTINCT
-                    ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) AS perf,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix
-                FROM {table:Identifier}
-                WHERE ScopeName = 'kvlens' AND unix > 0
-            )
-            GROUP BY boot
-        )
-    ) AS bases,
+    /* parts/clock_bases.sql */ AS bases,
     spans AS (
         SELECT
             SpanName AS name,

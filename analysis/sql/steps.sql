@@ -2,21 +2,7 @@
 -- Times are ns on the re-based clock (see milestones.sql). Scheduler and workers meet by the step's number; `life` tells
 -- the numbers of a restarted engine apart. A batch's columns of zeros are left out, so columns are padded here.
 WITH
-    (
-        SELECT mapFromArrays(groupArray(boot), groupArray(base))
-        FROM (
-            SELECT boot, argMin(perf - unix, perf) AS base
-            FROM (
-                SELECT DISTINCT
-                    ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) AS perf,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix
-                FROM {table:Identifier}
-                WHERE ScopeName = 'kvlens' AND unix > 0
-            )
-            GROUP BY boot
-        )
-    ) AS bases,
+    /* parts/clock_bases.sql */ AS bases,
     batches AS (
         SELECT
             *, toInt64(sum(first_step < previous) OVER (PARTITION BY engine, side, rank ORDER BY start)) AS life

@@ -2,21 +2,7 @@
 -- ids, traces: JSON arrays of text (an array parameter is written differently by every client). Times are ns on the
 -- re-based clock (see milestones.sql); registration_seen is NULL where the span has none.
 WITH
-    (
-        SELECT mapFromArrays(groupArray(boot), groupArray(base))
-        FROM (
-            SELECT boot, argMin(perf - unix, perf) AS base
-            FROM (
-                SELECT DISTINCT
-                    ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) AS perf,
-                    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix
-                FROM {table:Identifier}
-                WHERE ScopeName = 'kvlens' AND unix > 0
-            )
-            GROUP BY boot
-        )
-    ) AS bases,
+    /* parts/clock_bases.sql */ AS bases,
     JSONExtract({ids:String}, 'Array(String)') AS ids,
     JSONExtract({traces:String}, 'Array(String)') AS traces
 SELECT
