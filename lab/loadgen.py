@@ -21,6 +21,7 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector
 from instrumented_connectors.clock import Clock
 
 from .client import Measurement, measure
+from .priority import run_promptly
 from .workload import Planned, Workload, choose_request_id, encode_body, make_tokens, plan, request_path
 
 Record = dict[str, Any]
@@ -146,6 +147,7 @@ def main() -> None:
 
     # What exists now lives as long as the process; a collection in the middle of a run would be measured as latency.
     gc.freeze()
+    run_promptly()
 
     async def run() -> None:
         await LoadGenerator(options.url, workload, options.mode, report).run()

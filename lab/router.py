@@ -24,6 +24,7 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 from .faults import FaultFile
 from .legs import CHAT, COMPLETIONS, Peer, check_body
 from .ports import HOST
+from .priority import run_promptly
 from .route import Attempt, LegError
 from .router_spans import RouterSpans, make_router_spans
 
@@ -181,6 +182,7 @@ def main() -> None:
     logger.info("mode %s on port %d, P %s, D %s", config.mode, config.port, config.prefill, config.decode)
     # What exists now stays; a collection in the middle of a request would be measured as routing.
     gc.freeze()
+    run_promptly()
     # handler_cancellation: a client that goes away ends its legs, and with them the work on both engines.
     web.run_app(
         make_app(config), host=HOST, port=config.port, print=None, access_log=None, handler_cancellation=True,
