@@ -61,14 +61,15 @@ def test_a_slow_rank_slows_the_request_by_that_much(pair: Pair, report: Callable
 def test_metrics_count_both_ranks_and_charge_the_slowest(pair: Pair) -> None:
     assert wait_for_agreement(pair) == []
     found = read_metrics(scrape(pair.decode))
-    wires, slowest = 0, {}
+    ranks: dict[str, list[tuple[float, float]]] = {}
     for span in read_spans(pair.out):
         if span["name"] == "wire":
-            wires += 1
-            slowest[span["request_id"]] = max(slowest.get(span["request_id"], 0.0), span["ms"])
-    assert sum(found["kvlens_segment_seconds", ("pull", "wire")][1:]) == wires == 2 * len(slowest)
-    charged = found["kvlens_handover_seconds_total", ("pull", "transfer")]
-    assert charged == pytest.approx(sum(slowest.values()) / 1000, rel=0.05)
+            ranks.setdefault(span["request_id"], []).append((span["begin"] / 1e6 + span["ms"], span["ms"]))
+    assert sum(found["kvlens_segment_seconds", ("pull", "wire")][1:]) == sum(map(len, ranks.values())) == 2 * len(ranks)
+    # The rank that was done last is charged; where both were done at about the same time, either of them.
+    last = [[ms for end, ms in ends if end > max(ends)[0] - 5] for ends in ranks.values()]
+    charged = found["kvlens_handover_seconds_total", ("pull", "transfer")] * 1000
+    assert 0.99 * sum(map(min, last)) <= charged <= 1.01 * sum(map(max, last))
     assert ("kvlens_handover_seconds_total", ("pull", "unattributed")) not in found
     # Both ranks had to say it.
-    assert sum(read_metrics(scrape(pair.prefill))["kvlens_lease_seconds", ("read",)][1:]) == len(slowest)
+    assert sum(read_metrics(scrape(pair.prefill))["kvlens_lease_seconds", ("read",)][1:]) == len(ranks)
