@@ -35,7 +35,7 @@ SOAK_RATE ?= 0.5
 PYTEST_ARGS ?=
 CHECK_JOBS ?= 2
 CHECK_FIRST := $(wildcard tests/analysis tests/compare)
-FAST_PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -q -m "not engine" $(PYTEST_ARGS)
+FAST_PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -q -m "not engine and not slow" $(PYTEST_ARGS)
 BENCH_ARGS ?=
 
 .PHONY: help env debian demo test check check-first check-rest bench soak format lint typecheck docs clean distclean

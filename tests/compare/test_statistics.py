@@ -43,6 +43,7 @@ def words(comparison):
     return {verdict.name: verdict.word for verdict in comparison.verdicts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("title", "paired", "memory"),
     [("pairs", True, 0.0), ("pairs that queue (AR(1), 0.6)", True, 0.6), ("strata", False, 0.0)],
@@ -64,6 +65,7 @@ def test_a_against_a_errs_no_more_than_stated(title, paired, memory, capsys):
     assert false <= allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [60, 150, 400])
 @pytest.mark.usefixtures("no_bootstrap")
 def test_power_for_planted_effects_of_five_percent(count, capsys):
