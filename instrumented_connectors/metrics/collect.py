@@ -95,6 +95,7 @@ class Collector:
             events.TOLD: self._on_told,
             events.FINISH: self._on_finish,
             events.FACTS: self._on_facts,
+            events.STEP_END: self._on_step_end,
             events.LOAD: self._on_load,
             events.PREP: self._on_prep,
             events.NOTIFIED: self._on_notified,
@@ -233,6 +234,9 @@ class Collector:
     def _on_facts(self, event: Event) -> None:
         for facts in event[2]:
             self.facts.add(facts)
+
+    def _on_step_end(self, event: Event) -> None:
+        self.facts.steps += 1
 
     # -- worker events -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 WAIT_NS = 4_000_000_000
-"""How long the scheduler side waits for a worker's facts; they travel about once a second."""
+"""How long the scheduler side waits for a worker's facts; they travel about once a second, with a step's results."""
+WAIT_STEPS = 3
+"""Steps that must have ended too: during a step of many seconds (the first one of a shape) nothing travels."""
+LONGEST_WAIT_NS = 60_000_000_000
+"""How long it waits when no steps end."""
 
 # With ranks that disagree, the one that lost the blocks decides.
 _WORST = {"expired": 3, "sent": 2, "read": 2, "released": 1, "": 0}
@@ -56,6 +60,7 @@ Settle = Callable[["Fact | None"], None]
 @dataclass(slots=True)
 class _Waiting:
     since: int
+    step: int
     settle: list[Settle]
 
 
@@ -70,6 +75,7 @@ class FactBook:
     def __init__(self, limit: int, ranks: int = 1) -> None:
         self._limit = limit
         self.ranks = ranks
+        self.steps = 0
         self._facts: OrderedDict[str, Fact] = OrderedDict()
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
 
@@ -89,7 +95,7 @@ class FactBook:
 
     def wait(self, request_id: str, now: int, settle: Settle) -> None:
         """Call `settle` with the request's fact: when all ranks have reported, or after a bounded wait."""
-        waiting = self._waiting.setdefault(request_id, _Waiting(now, []))
+        waiting = self._waiting.setdefault(request_id, _Waiting(now, self.steps, []))
         waiting.settle.append(settle)
         while len(self._waiting) > self._limit:
             self._settle(next(iter(self._waiting)))
@@ -101,7 +107,10 @@ class FactBook:
 
     def _is_due(self, request_id: str, waiting: _Waiting, now: int) -> bool:
         fact = self._facts.get(request_id)
-        return now - waiting.since > WAIT_NS or (fact is not None and fact.ranks >= self.ranks)
+        if fact is not None and fact.ranks >= self.ranks:
+            return True
+        waited, steps = now - waiting.since, self.steps - waiting.step
+        return waited > LONGEST_WAIT_NS or (waited > WAIT_NS and steps >= WAIT_STEPS)
 
     def close(self) -> None:
         """Settle everything with what is known."""

@@ -113,8 +113,18 @@ def test_a_remote_wait_is_split_by_the_slowest_rank() -> None:
 def test_without_the_workers_word_a_remote_wait_is_unattributed() -> None:
     scheduler = Process("decode", "pull", scheduler=True)
     scheduler.feed((events.ALLOC, 80, D_ID, 99, 4), (events.TOLD, 280, (D_ID,), (), frozenset()))
-    assert ("pull", "unattributed") not in values(take_payloads(scheduler.deliver(2000)), "handover_seconds_total")
-    assert values(take_payloads(scheduler.deliver(4000)), "handover_seconds_total")["pull", "unattributed"] == 0.2
+    unattributed = ("pull", "unattributed")
+    assert unattributed not in values(take_payloads(scheduler.deliver(2000)), "handover_seconds_total")
+    # One long step: nothing could have travelled meanwhile.
+    assert unattributed not in values(take_payloads(scheduler.deliver(9000)), "handover_seconds_total")
+    scheduler.feed(*((events.STEP_END, 12_000 + n) for n in range(3)))
+    assert values(take_payloads(scheduler.deliver()), "handover_seconds_total")[unattributed] == 0.2
+
+
+def test_an_idle_engine_does_not_wait_for_ever() -> None:
+    scheduler = Process("decode", "pull", scheduler=True)
+    scheduler.feed((events.ALLOC, 80, D_ID, 99, 4), (events.TOLD, 280, (D_ID,), (), frozenset()))
+    assert values(take_payloads(scheduler.deliver(61_000)), "handover_seconds_total")["pull", "unattributed"] == 0.2
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,7 @@ def test_a_lease_ends_as_the_workers_say(outcomes: list[str], expected: str) -> 
             worker.feed((events.RESULTS, 250, (), (P_ID,), frozenset()))
         scheduler.port.told(make_output(cross(worker.deliver())))
     scheduler.feed((events.TOLD, 260, (), (P_ID,), frozenset()))
-    scheduler.deliver(10_000 if not outcomes else 2000)
+    scheduler.deliver(61_000 if not outcomes else 2000)
     (lease,) = scheduler.sink.named("lease")
     assert (lease["outcome"], lease["start"], lease["end"]) == (expected, 90, 260)
     assert lease["error"] == (expected == "expired")
