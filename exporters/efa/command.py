@@ -178,7 +178,8 @@ def catch_signals() -> threading.Event:
     """Return an event that SIGINT and SIGTERM set."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        # Not in the handler itself: it interrupts the thread that waits, which may hold the event's lock just then.
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set, daemon=True).start())
     return stop
 
 

@@ -66,12 +66,12 @@ def test_listening_on_a_taken_port_names_the_remedy(p5en: Path) -> None:
     assert "Try: another --listen address" in done.output
 
 
-def test_samples_are_written_until_it_is_stopped(p5en: Path, tmp_path: Path) -> None:
+def test_samples_are_written_until_sigint(p5en: Path, tmp_path: Path) -> None:
     path = tmp_path / "run/efa/host.jsonl"
     with daemon("--root", p5en, "--samples", path, "--interval", "0.05") as process:
         while not (path.exists() and path.read_text().count("\n") >= 64):
             assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 0
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert {record["device"] for record in records} >= {"rdmap85s0", "rdmap163s0"}
