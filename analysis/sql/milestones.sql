@@ -149,6 +149,7 @@ WITH
 SELECT
     mode, p_engine, p_id, p_trace, p_key, d_engine, d_id, d_trace, d_key, siblings,
     arrayDistinct(arrayFilter(b -> b != '', [coalesce(p_boot, ''), coalesce(d_boot, '')])) AS boots,
+    p_boot, d_boot,
     coalesce(toInt64OrNull(p_prompt), toInt64OrNull(d_prompt)) AS prompt_tokens,
     toInt64OrNull(p_cached) AS cached_tokens,
     toInt64OrNull(p_chunks) AS chunks,
