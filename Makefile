@@ -34,8 +34,9 @@ SOAK_RATE ?= 0.5
 
 PYTEST_ARGS ?=
 CHECK_JOBS ?= 2
+CHECK_SKIP ?= engine or slow or soak
 CHECK_FIRST := $(wildcard tests/analysis tests/compare)
-FAST_PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -q -m "not engine and not slow" $(PYTEST_ARGS)
+FAST_PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -q -m "not ($(CHECK_SKIP))" $(PYTEST_ARGS)
 BENCH_ARGS ?=
 
 .PHONY: help env debian demo test check check-first check-rest bench soak format lint typecheck docs clean distclean
@@ -82,13 +83,13 @@ demo: env ## the same workload through real engines in push and in pull, and whe
 	$(DEMO_RUN) --mode pull --out $(DEMO_DIR)/pull
 	$(BIN)/kvlens breakdown $(DEMO_DIR)/push $(DEMO_DIR)/pull
 
-# Lint and types are judged with the tests and not before them: one run tells everything, and pytest's closing line comes last.
+# First all that needs no engine, one half of it per core, then the engines one after the other with the cores to themselves.
+# A failure in the first part doesn't keep the second from running: one run tells everything.
 test: env debian ## everything: lint, types, and the whole suite with real engines
 	@status=0; \
-	$(MAKE) --no-print-directory lint || status=1; \
-	$(MAKE) --no-print-directory typecheck || status=1; \
-	if [ $$status = 0 ]; then echo "lint and types: clean"; else echo "lint or types: FAILED, see above"; fi; \
-	$(BIN)/python -m pytest -p no:cacheprovider --durations=15 $(PYTEST_ARGS) || status=$$?; \
+	$(MAKE) --no-print-directory check CHECK_SKIP="engine or soak" || status=1; \
+	$(BIN)/python -m pytest -p no:cacheprovider --durations=15 -m "engine and not soak" $(PYTEST_ARGS) || status=$$?; \
+	if [ $$status != 0 ]; then echo "make test: FAILED, see above"; fi; \
 	exit $$status
 
 check: env ## the fast tier: lint, types, and all tests that start no engine
@@ -104,12 +105,13 @@ check-rest: env
 bench: env ## benchmarks; each prints its own reference beside the figure
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-soak: env ## a long seeded run
+soak: env debian ## a long seeded run, and the tests that are too long for every change
 	rm -rf $(SOAK_DIR)/$(SOAK_MODE)
 	mkdir -p $(SOAK_DIR)
 	$(BIN)/kvlens lab run --mode $(SOAK_MODE) --requests $(SOAK_REQUESTS) --rate $(SOAK_RATE) --input-lens $(DEMO_INPUT_LENS) \
 		--output-len $(DEMO_OUTPUT_LEN) --seed $(DEMO_SEED) --out $(SOAK_DIR)/$(SOAK_MODE)
 	$(BIN)/kvlens breakdown $(SOAK_DIR)/$(SOAK_MODE)
+	$(BIN)/python -m pytest -p no:cacheprovider -m soak $(PYTEST_ARGS)
 
 format: env ## rewrite the sources in the house format
 	$(BIN)/ruff format --quiet $(wildcard $(SOURCES))

@@ -18,6 +18,8 @@ from lab.workload import Workload, plan
 
 # Assembler (0.2 s), batch processor (0.5 s in the lab) and file, with room for a busy machine.
 SETTLE_S = 20.0
+# Of the pair that most tests share: short enough that one of them can wait for an expiry.
+LEASE_S = 8
 
 
 def read_document(out: Path) -> dict[str, Any]:

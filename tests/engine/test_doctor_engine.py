@@ -64,13 +64,10 @@ def diagnose_parts(out: Path, sites: list[str]) -> dict[str, list[str]]:
     return {site: [finding.rule for finding in findings] for site, findings in found.items()}
 
 
-@pytest.mark.parametrize(("mode", "faults"), [("push", PUSH), ("pull", PULL)])
-def test_injected_delays_are_named(
-    mode: str, faults: dict[str, tuple[int, str | None]], tmp_path: Path, report: Callable[[str], None]
-) -> None:
-    with Pair(mode, out=tmp_path / "run") as pair:
-        drive(pair, faults)
-    found = diagnose_parts(tmp_path / "run", list(faults))
+def test_injected_delays_are_named(shared_pair: Pair, report: Callable[[str], None]) -> None:
+    mode, faults = shared_pair.mode, {"push": PUSH, "pull": PULL}[shared_pair.mode]
+    drive(shared_pair, faults)
+    found = diagnose_parts(shared_pair.out, list(faults))
     for site, rules in found.items():
         report(f"doctor, {mode}, delay at {site}: {', '.join(rules) or 'no finding'}")
     wrong = {site: rules for site, rules in found.items() if rules != ([faults[site][1]] if faults[site][1] else [])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,15 +28,12 @@ pytestmark = pytest.mark.engine
 MIXED = Workload(requests=40, concurrency=4, input_lens=(48, 200, 700, 1500), output_len=8, seed=3, id_prefix="mixed")
 STEADY = Workload(requests=60, concurrency=1, input_lens=(64, 300), output_len=4, seed=4, id_prefix="steady")
 DELAY_MS = 250.0
-REPEATS = 6
+TURNS, PER_TURN = 2, 3
 
 
-@pytest.fixture(scope="module", params=["pull", "push"])
-def pair(request: pytest.FixtureRequest, start_pair: Callable[..., Pair]) -> Iterator[Pair]:
-    running = start_pair(request.param)
-    running.warm_up((48, 200, 700, 1500))
-    yield running
-    running.stop()
+@pytest.fixture(scope="module")
+def pair(shared_pair: Pair) -> Pair:
+    return shared_pair
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +63,7 @@ def test_segments_and_residual_are_the_ttft(budgets: list[Any]) -> None:
         assert budget["missing"] == []
 
 
-def test_the_budget_is_what_the_client_measured(
-    pair: Pair, budgets: list[Any], report: Callable[[str], None]
-) -> None:
+def test_the_budget_is_what_the_client_measured(pair: Pair, budgets: list[Any], report: Callable[[str], None]) -> None:
     gaps, excess = [], []
     for record, budget in budgets:
         charged = sum(value for value in budget["segments"].values() if value is not None)
@@ -134,22 +129,22 @@ def test_several_choices_do_not_collide(pair: Pair) -> None:
 
 
 def faulted(pair: Pair, faults: dict[str, Any], base: dict[str, Any], name: str, length: int) -> tuple[Any, Any]:
-    """Alternate requests without and with a fault; return both sets of budgets."""
+    """Alternate a few requests without and with a fault; return both sets of budgets."""
     plain: list[Any] = []
     delayed: list[Any] = []
-    for turn in range(REPEATS):
+    for turn in range(TURNS):
         for kind, on, rows in (("a", base, plain), ("b", {**base, **faults}, delayed)):
             pair.set_faults(on)
             # The sites look at the file at most every 10 ms.
             time.sleep(0.1)
             load = Workload(
-                requests=1, input_lens=(length,), output_len=3, seed=100 + turn, id_prefix=f"{name}-{kind}{turn}"
+                requests=PER_TURN, input_lens=(length,), output_len=3, seed=100 + turn, id_prefix=f"{name}-{kind}{turn}"
             )
             rows.extend(pair.run_workload(load))
     pair.clear_faults()
     assert not [record["error"] for record in plain + delayed if record["error"]]
     found = budgets_of(pair, plain + delayed)
-    return found[:REPEATS], found[REPEATS:]
+    return found[: TURNS * PER_TURN], found[TURNS * PER_TURN :]
 
 
 # site -> segment that must be charged; `base` keeps D's branch of a push on the critical path in both sets of requests.

@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pairs import LEASE_S
 from scrapes import only_kvlens, read_metrics, run_prometheus, scrape, wait_for_agreement
 
 from instrumented_connectors.metrics.catalogue import BY_NAME, DECISIONS, FAILURES, METRICS
@@ -23,18 +24,14 @@ from lab.workload import Workload
 pytestmark = pytest.mark.engine
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
-LEASE_S = 5
 LOAD = Workload(requests=10, rate=2.0, input_lens=(100, 600), output_len=8, seed=3, id_prefix="metrics")
 # What the runs of this file can't feed: no decisions yet, and nothing fails in them.
 UNFED = {DECISIONS.name, FAILURES.name}
 
 
-@pytest.fixture(scope="module", params=["push", "pull"])
-def pair(request: pytest.FixtureRequest, start_pair: Callable[..., Pair]) -> Iterator[Pair]:
-    running = start_pair(request.param, extra_config={"kv_lease_duration": LEASE_S})
-    running.warm_up((100,))
-    yield running
-    running.stop()
+@pytest.fixture(scope="module")
+def pair(shared_pair: Pair) -> Pair:
+    return shared_pair
 
 
 def prefill_only(pair: Pair, request_id: str) -> None:
@@ -68,6 +65,7 @@ def test_a_real_prometheus_sees_what_the_spans_say(
 ) -> None:  # fmt: skip
     targets = {engine.role: engine.url.removeprefix("http://") for engine in pair.engines}
     assert PROMETHEUS is not None
+    missing = value(pair.decode, "expected_remote_missing_total")
     with run_prometheus(PROMETHEUS, targets, tmp_path) as prometheus:
         records = pair.run_workload(LOAD)
         assert [record["error"] for record in records] == [None] * LOAD.requests
@@ -89,7 +87,7 @@ def test_a_real_prometheus_sees_what_the_spans_say(
         assert {name for name, share in shares.items() if share > 0} >= {"queue", "compute", "coordination", "transfer"}
         rate = prometheus.scalar("sum(kvlens_transferred_bytes_total) / sum(kvlens_transfer_seconds_total)")
         assert rate > 1e6
-        assert prometheus.scalar("sum(kvlens_expected_remote_missing_total)") == 1
+        assert prometheus.scalar("sum(kvlens_expected_remote_missing_total)") == missing + 1
         counted = prometheus.query('count by (job) ({__name__=~"kvlens_.+", __name__!~".+_created"})')
         series = {labels["job"]: int(count) for labels, count in counted}
         bare = {labels["job"]: int(count) for labels, count in prometheus.query(

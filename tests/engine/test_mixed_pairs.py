@@ -16,7 +16,11 @@ LAST = Workload(requests=2, input_lens=(64,), output_len=4, seed=9, id_prefix="l
 LOAD = Workload(requests=8, concurrency=3, input_lens=(64, 700), output_len=6, seed=5, id_prefix="mixed")
 
 
-@pytest.fixture(scope="module", params=["pull-p", "pull-d", "push-p", "push-d"])
+# Each start costs most of a minute: every change shows a stock peer on either side, the soak the other two pairs.
+HALVES = ["pull-d", "push-p", *(pytest.param(half, marks=pytest.mark.soak) for half in ("pull-p", "push-d"))]
+
+
+@pytest.fixture(scope="module", params=HALVES)
 def half(request: pytest.FixtureRequest, start_pair: Callable[..., Pair]) -> Iterator[tuple[Pair, str]]:
     mode, stock = request.param.split("-")
     running = start_pair(mode, stock=stock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,9 @@ class Measured:
         return self.steps.join(whole, on=["batch", "row"], how="semi")
 
 
-@pytest.fixture(scope="module", params=["pull", "push"])
-def measured(request: pytest.FixtureRequest, start_pair: Callable[..., Pair]) -> Iterator[Measured]:
-    pair = start_pair(request.param)
+@pytest.fixture(scope="module")
+def measured(shared_pair: Pair) -> Measured:
+    pair = shared_pair
     pair.warm_up((48, 64, 300, 400))
     records = [*pair.run_workload(QUIET), *pair.run_workload(LONG)]
     pair.set_faults({"post": {"ms": POST_MS}})
@@ -66,8 +66,7 @@ def measured(request: pytest.FixtureRequest, start_pair: Callable[..., Pair]) ->
     report = wait_for_report(pair, {record["request_id"] for record in records})
     with open_session([pair.out]) as session:
         steps, members, posts = load_steps(session)
-    yield Measured(pair, report, steps, members, posts)
-    pair.stop()
+    return Measured(pair, report, steps, members, posts)
 
 
 def wait_for_report(pair: Pair, keys: set[str]) -> TpotReport:

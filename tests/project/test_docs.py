@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +33,6 @@ def load(path: Path) -> ModuleType:
 
 
 doc_blocks = load(Path(__file__).with_name("doc_blocks.py"))
-span_builder = load(ROOT / "tests/analysis/span_builder.py")
 BLOCKS = {page: doc_blocks.find_blocks(page) for page in PAGES}
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 
@@ -55,13 +56,11 @@ def run_blocks(page: Path, kinds: set[str], folder: Path) -> None:
 
 
 def write_sample_runs(folder: Path) -> None:
-    """Write `runs/push` and `runs/pull` with a few requests, for pages that show what to do with a run."""
-    for mode, times in (("push", span_builder.push_times), ("pull", span_builder.pull_times)):
-        world = span_builder.World(mode)
-        for n in range(5):
-            request = span_builder.Request(f"lens-{n}")
-            span_builder.add_request(world, request, times(n * 10**9, prefill_compute=100 + n, wire=20)[0])
-        world.write(folder / "runs" / mode / "traces")
+    """Copy the recorded runs to `runs/`, unpacked as an engine leaves them, for pages that show what to do with a run."""
+    shutil.copytree(ROOT / "tests/fixtures/runs", folder / "runs")
+    for packed in (folder / "runs").rglob("*.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()
 
 
 def pages_with(kind: str) -> list[Path]:
