@@ -56,7 +56,7 @@ def run_blocks(page: Path, kinds: set[str], folder: Path) -> None:
 
 
 def write_sample_runs(folder: Path) -> None:
-    """Copy the recorded runs to `runs/`, unpacked as an engine leaves them, for pages that show what to do with a run."""
+    """Copy the recorded runs to `runs/`, unpacked as an engine leaves them, for pages that need a run."""
     shutil.copytree(ROOT / "tests/fixtures/runs", folder / "runs")
     for packed in (folder / "runs").rglob("*.gz"):
         packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
