@@ -51,7 +51,8 @@ class EngineSpec:
     """Everything that decides how one engine runs.
 
     role: "prefill" or "decode"; id: NIXL engine id; port, side_channel_port: TCP ports on 127.0.0.1;
-    instrumented: kvlens connector instead of the stock one; cores: cores it may use, all when empty.
+    instrumented: kvlens connector instead of the stock one; cores: cores it may use, all when empty;
+    arguments: more of vLLM's own, after the lab's.
     """
 
     role: str
@@ -70,6 +71,7 @@ class EngineSpec:
     traces: Path | None = None
     fault_file: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -110,7 +112,7 @@ def build_command(spec: EngineSpec) -> list[str]:
     command += ["--kv-transfer-config", json.dumps(connector_config(spec), sort_keys=True)]
     if spec.otlp_endpoint:
         command += ["--otlp-traces-endpoint", spec.otlp_endpoint]
-    return command
+    return [*command, *spec.arguments]
 
 
 def build_environment(spec: EngineSpec, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -205,5 +207,5 @@ class Engine:
             "pid": self.pid,
             "log": str(spec.log),
             "connector": connector_config(spec),
-            "arguments": list(SERVING_ARGUMENTS),
+            "arguments": [*SERVING_ARGUMENTS, *spec.arguments],
         }

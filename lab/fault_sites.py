@@ -32,6 +32,7 @@ def install_fault_sites(faults: FaultFile) -> None:
     delay_pull_dispatch(pull_worker.NixlPullConnectorWorker, faults)
     delay_push_dispatch(push_worker.NixlPushConnectorWorker, faults)
     withhold_finished_reads(pull_worker.NixlPullConnectorWorker, faults)
+    fail_telemetry(faults)
     agent = nixl_utils.NixlWrapper
     if agent is not None:
         delay_registration(agent, faults)
@@ -264,6 +265,20 @@ def withhold_finished_reads(worker: type, faults: FaultFile) -> None:
         return get_transfer_results
 
     _replace(worker, "get_transfer_results", replace)
+
+
+def fail_telemetry(faults: FaultFile) -> None:
+    """Site telemetry: reading a request's trace context raises, inside kvlens's guard."""
+    from instrumented_connectors import scheduler_lens
+
+    stock = scheduler_lens.request_trace_context
+
+    def request_trace_context(*args: Any, **kwargs: Any) -> Any:
+        if faults.any_on() and faults.delay_s("telemetry"):
+            raise RuntimeError("a failure of kvlens's own, injected by the lab")
+        return stock(*args, **kwargs)
+
+    scheduler_lens.request_trace_context = request_trace_context
 
 
 def _replace(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:

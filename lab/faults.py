@@ -41,6 +41,7 @@ SITES: dict[str, str] = {
     "wire": "the bytes leave this much later; check_xfer_state answers PROC until then",
     "completion": "push: D sees completion notifications later; pull: the worker reports finished reads later",
     "first_decode": "sleep in D's model execution of a step in which a request runs for the first time",
+    "telemetry": "kvlens's own code fails when a request arrives (swallowed and counted; ms is of no account)",
 }
 
 

@@ -50,6 +50,7 @@ class Pair:
         otlp_endpoint: makes vLLM keep `traceparent` (and export its own spans there).
         extra_config: added to kv_connector_extra_config of all engines.
         env: added to the environment of the engines.
+        arguments: added to vLLM's command line of the engines.
         propagate, rewrite_ids: the router's handling of traceparent and request ids, see RouterConfig.
         faults: install the fault sites (off for overhead measurements).
         router_port: fixed port of the router; a free one by default.
@@ -74,6 +75,7 @@ class Pair:
         otlp_endpoint: str | None = None,
         extra_config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
         propagate: str = "client",
         rewrite_ids: bool = False,
         faults: bool = True,
@@ -97,7 +99,7 @@ class Pair:
         shared = {
             "mode": mode, "model": self._model, "tensor_parallel": tp, "prefix_caching": prefix_caching,
             "otlp_endpoint": otlp_endpoint, "connector_extra": extra_config or {}, "traces": self.out / "traces",
-            "fault_file": self.fault_file, "env": env or {},
+            "fault_file": self.fault_file, "env": env or {}, "arguments": tuple(arguments),
         }  # fmt: skip
         self.engines = [Engine(spec) for spec in make_specs(shared, stock, decoders, {self._router_port}, self.out)]
         self._router = Child(
