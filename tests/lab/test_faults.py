@@ -110,7 +110,7 @@ def test_file_has_the_documented_form(path: Path) -> None:
 
 
 def test_every_site_is_documented() -> None:
-    assert len(SITES) == 11
+    assert len(SITES) == 12
     assert all(SITES.values())
 
 
