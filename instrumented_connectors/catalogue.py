@@ -16,6 +16,7 @@ PREFIX = "kv_transfer."
 PREFILL = "prefill"
 PREFILL_QUEUE = "prefill.queue"
 PREFILL_COMPUTE = "prefill.compute"
+PREFILL_REMOTE_WAIT = "prefill.remote_wait"
 LEASE = "lease"
 DECODE = "decode"
 DECODE_ADMISSION = "decode.admission"
@@ -90,7 +91,16 @@ SPANS: tuple[Span, ...] = (
          Attribute("computed_tokens", "tokens", "prompt tokens computed here"),
          Attribute("chunks", "", "scheduler steps that computed the prompt"), BLOCKS, FINISH_REASON),
     ),
-    Span(PREFILL_QUEUE, P_SCHEDULER, "the scheduler has the request", "first scheduled", "Wait for the first step."),
+    Span(PREFILL_QUEUE, P_SCHEDULER, "the scheduler has the request", "first scheduled",
+         "Wait for the first step; contains `prefill.remote_wait` where there is one."),
+    Span(
+        PREFILL_REMOTE_WAIT, P_SCHEDULER, "blocks allocated", "the scheduler is told that D's blocks are here",
+        "Bidirectional: P reads an earlier turn's blocks back from D. The transfer itself are P's own `post`, `wire` "
+        "and `completion` spans (direction READ) in the trace of P's request; their `peer_request_id` is D's request "
+        "of the earlier turn.",
+        (Attribute("outcome", "", "ok or failed"), BLOCKS,
+         Attribute("external_tokens", "tokens", "tokens that the fetch brings")),
+    ),
     Span(
         PREFILL_COMPUTE, P_SCHEDULER, "first scheduled", "prompt done", "Prompt computation, all chunks.",
         (Attribute("chunks", "", "scheduler steps that computed the prompt"),),

@@ -26,8 +26,8 @@ FACTS = 9  # [{request_id: what a worker says of it}], see metrics.facts
 VERDICTS = 10  # {request_id: why it is kept | None: dropped}, the scheduler's verdicts for its workers
 
 # Worker side.
-# [(request_id, peer_engine_id, peer_request_id)], [request_id with finished blocks], {request_id: context} | None,
-# whether requests take their trace from the peer's
+# [(request_id, peer_engine_id, peer_request_id, whether KV is awaited: else only a message goes out)],
+# [request_id with finished blocks], {request_id: context} | None, whether requests take their trace from the peer's
 LOAD = 20
 RESULTS = 21  # received ids, sent ids, failed ids
 PREP = 22  # end_ns, handle, operation, descriptors, notification | None, current request | None, thread, ok

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 from . import catalogue as names
 from . import events
 from .events import Event
-from .identity import derive_span_id, request_key
+from .identity import derive_span_id, derive_trace_id, request_key
 from .metrics.facts import Fact, FactBook
 from .spans import Attributes, SpanFactory
 from .traces import TraceBook
@@ -133,12 +133,17 @@ class SchedulerSpans:
             if state is None or state.allocated is None or state.told is not None:
                 continue
             state.told = at
-            bad = request_id in failed
-            if not state.is_prefill:
-                outcome = "failed" if bad else "ok"
-                self._emit(state, names.DECODE_REMOTE_WAIT, state.allocated, at, {"outcome": outcome}, error=bad)
+            self._emit_remote_wait(state, state.allocated, at, failed=request_id in failed)
         for request_id in sent:
             self._end_lease(request_id, at)
+
+    def _emit_remote_wait(self, state: RequestState, start: int, end: int, *, failed: bool) -> None:
+        attributes: dict[str, str | int] = {"outcome": "failed" if failed else "ok"}
+        name = names.DECODE_REMOTE_WAIT
+        if state.is_prefill:
+            name = names.PREFILL_REMOTE_WAIT
+            attributes |= {"blocks": state.blocks, "external_tokens": state.external_tokens}
+        self._emit(state, name, start, end, attributes, error=failed)
 
     def _on_step(self, event: Event) -> None:
         _, at, scheduled, new_requests, *_ = event
@@ -260,7 +265,9 @@ class SchedulerSpans:
         trace_id = self._traces.trace_id(state.request_id)
         links: tuple[tuple[int, int], ...] = ()
         if state.peer_engine_id and state.peer_request_id:
-            links = ((trace_id, peer_root_id(state.peer_engine_id, state.peer_request_id)),)
+            # An earlier turn has a trace of its own; D's request of this turn has P's.
+            peer_trace = derive_trace_id(request_key(state.peer_request_id)) if state.is_prefill else trace_id
+            links = ((peer_trace, peer_root_id(state.peer_engine_id, state.peer_request_id)),)
         self._factory.emit(
             name, trace_id, state.arrived, end, with_request(state.request_id, attributes),
             span_id=self._factory.root_id(state.request_id), parent_id=self._traces.parent_id(state.request_id),

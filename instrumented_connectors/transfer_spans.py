@@ -94,10 +94,15 @@ class TransferSpans:
         _, at, receiving, finished, contexts, follow_peer = event
         for request_id, context in (contexts or {}).items():
             self._traces.set_context(request_id, context)
-        for request_id, engine_id, peer_request_id in receiving:
-            self._put(self._known.peers, request_id, (engine_id, peer_request_id))
+        for request_id, engine_id, peer_request_id, awaits in receiving:
             if follow_peer and peer_request_id:
                 self._traces.set_alias(request_id, peer_request_id)
+            if not awaits:
+                # Only a notification goes out, and nothing will be reported: a later message that names this request
+                # is the other side's, about the blocks that it reads from here.
+                continue
+            self._put(self._known.peers, request_id, (engine_id, peer_request_id))
+            if peer_request_id:
                 readers = self._known.by_peer.setdefault(peer_request_id, [])
                 readers.append(request_id)
                 self._trim(self._known.by_peer)

@@ -95,6 +95,8 @@ class WorkerLens(NullWorkerLens):
         self._begun = self._load = self._loaded = self._save_ns = self._poll = 0
 
 
-def _remote(meta: Any) -> tuple[str | None, str | None]:
+def _remote(meta: Any) -> tuple[str | None, str | None, bool]:
     remote = getattr(meta, "remote", None)
-    return (remote.engine_id, remote.request_id) if remote is not None else (None, None)
+    # As the stock worker decides whether it will report the request (vLLM before 0.29 has no such flag).
+    awaits = bool(getattr(meta, "awaiting_kvs", True) or any(meta.local_block_ids))
+    return (remote.engine_id, remote.request_id, awaits) if remote is not None else (None, None, awaits)

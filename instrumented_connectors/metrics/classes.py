@@ -8,7 +8,7 @@ from collections.abc import Callable
 from .. import catalogue as spans
 from . import catalogue as table
 from .catalogue import Metric
-from .facts import Fact, FactBook
+from .facts import Fact, FactBook, receive_of
 
 Add = Callable[[Metric, tuple[str, ...], float], None]
 
@@ -56,7 +56,7 @@ class ClassSeconds:
         self._waited[request_id] = waited
         while len(self._waited) > self._limit:
             self._waited.popitem(last=False)
-        self._facts.wait(request_id, at, lambda fact: self._charge_receive(waited, fact))
+        self._facts.wait(receive_of(request_id), at, lambda fact: self._charge_receive(waited, fact))
 
     def _charge_receive(self, waited: int, fact: Fact | None) -> None:
         if self._mode == "push":

@@ -242,8 +242,8 @@ class Collector:
 
     def _on_load(self, event: Event) -> None:
         _, at, receiving, finished, *_ = event
-        for request_id, *_ in receiving:
-            if self._mode != "push":
+        for request_id, *_, awaits in receiving:
+            if awaits and self._mode != "push":
                 self._put(request_id, self._clock.to_unix(at))
         for request_id in finished:
             self._touched = True

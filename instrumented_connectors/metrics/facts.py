@@ -18,6 +18,12 @@ WAIT_STEPS = 3
 LONGEST_WAIT_NS = 60_000_000_000
 """How long it waits when no steps end."""
 
+
+def receive_of(request_id: str) -> str:
+    """Return the name of a request's facts as a receiver: on P it may read blocks back and lend its own afterwards."""
+    return f"receive {request_id}"
+
+
 # With ranks that disagree, the one that lost the blocks decides.
 _WORST = {"expired": 3, "sent": 2, "read": 2, "released": 1, "": 0}
 
@@ -149,9 +155,10 @@ class FactGatherer:
         entry[2] = max(entry[2], end)
 
     def report(self, request_id: str, outcome: str = "", heartbeats: int = 0) -> None:
-        """Close a request: its facts wait for delivery."""
+        """Close a request's lease, or without an outcome its receive: the facts wait for delivery."""
         coordination, start, end = self._open.pop(request_id, (0, 0, 0))
-        self.ready[request_id] = Fact(outcome, heartbeats, coordination, end - start).encode()
+        fact = Fact(outcome, heartbeats, coordination, end - start)
+        self.ready[request_id if outcome else receive_of(request_id)] = fact.encode()
         _trim(self.ready, self._limit)
 
     def take(self) -> dict[str, list[Any]]:

@@ -19,6 +19,7 @@ _SEGMENT_OF: Mapping[str, str] = {
     spans.PREFILL_COMPUTE: table.PREFILL_COMPUTE,
     spans.DECODE_ADMISSION: table.DECODE_ADMISSION,
     spans.DECODE_REMOTE_WAIT: table.REMOTE_WAIT,
+    spans.PREFILL_REMOTE_WAIT: table.REMOTE_WAIT,
     spans.DECODE_QUEUE: table.DECODE_QUEUE,
     spans.DECODE_FIRST_STEP: table.FIRST_DECODE,
     spans.HANDSHAKE: table.HANDSHAKE,
@@ -83,7 +84,7 @@ def _measure_pairing(attributes: Mapping[str, Any]) -> Iterator[Observation]:
 def _measure_other(name: str, seconds: float, attributes: Mapping[str, Any]) -> Iterator[Observation]:
     if name == spans.LEASE:
         yield table.LEASE_SECONDS, (_text(attributes, "outcome"),), seconds
-    elif name == spans.DECODE_REMOTE_WAIT:
+    elif name in {spans.DECODE_REMOTE_WAIT, spans.PREFILL_REMOTE_WAIT}:
         yield table.REMOTE_LOADS, (_text(attributes, "outcome"),), 1
     elif name == spans.HANDSHAKE:
         yield table.HANDSHAKES, (_get(attributes, "reason") or _text(attributes, "outcome"),), 1

@@ -38,7 +38,7 @@ def push_on_worker() -> list[tuple[Any, ...]]:
 def read_on_worker(request_id: str = D_ID, handle: int = 9, at: int = 0) -> list[tuple[Any, ...]]:
     """Loaded at 100 ms, post at 110, wire 120-180, reported at 200; all of it `at` ms later."""
     return [
-        (events.LOAD, at + 100, [(request_id, "P0", P_ID)], [], None, True),
+        (events.LOAD, at + 100, [(request_id, "P0", P_ID, True)], [], None, True),
         (events.PREP, at + 110, (at + 112) * MS, handle, "READ", 10, f"{P_ID}:1".encode(), request_id, THREAD, True),
         (events.POSTED, at + 112, (at + 120) * MS, handle, THREAD, True),
         (events.DONE, at + 180, handle, 0, 1, "DONE"),
@@ -211,7 +211,7 @@ def test_what_is_not_taken_is_added_to() -> None:
         worker.drain()
     payloads = take_payloads(worker.port.stats(None))
     assert values(payloads, "segment_seconds")["pull", "wire"] == (3, 0.18)
-    assert set(payloads[0]["r"]) == {"r0", "r1", "r2"}
+    assert set(payloads[0]["r"]) == {"receive r0", "receive r1", "receive r2"}
 
 
 def test_an_idle_engine_is_asked_for_one_step_that_delivers_everything() -> None:

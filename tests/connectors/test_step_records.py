@@ -257,7 +257,7 @@ def test_the_push_writer_is_read_and_not_changed() -> None:
     )  # fmt: skip
     now = [100]
     watch = WriterWatch(worker, clock=lambda: now[0])
-    watch.on_load((events.LOAD, 40, [("r2", None, None)], ("r1",), None, False))
+    watch.on_load((events.LOAD, 40, [("r2", None, None, True)], ("r1",), None, False))
     now[0] = 150
     assert worker.nixl_wrapper.get_new_notifs() is notes
     now[0] = 190

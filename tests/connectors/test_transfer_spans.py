@@ -27,7 +27,7 @@ def test_a_read_from_load_to_report() -> None:
     sink = Sink()
     feed(
         make_transfers(sink, "D0"),
-        (LOAD, 0, [(D_ID, "P0", P_ID)], (), None, True),
+        (LOAD, 0, [(D_ID, "P0", P_ID, True)], (), None, True),
         (PREP, 2, 3 * MS, 7, "READ", 128, f"{P_ID}:1".encode(), D_ID, "MainThread", True),
         (POSTED, 3, 5 * MS, 7, "MainThread", True),
         (DONE, 20, 7, 12 * MS, 3, "DONE"),
@@ -51,7 +51,7 @@ def test_never_seen_in_progress_is_bounded_by_the_post() -> None:
     sink = Sink()
     feed(
         make_transfers(sink, "D0"),
-        (LOAD, 0, [(D_ID, "P0", P_ID)], (), None, True),
+        (LOAD, 0, [(D_ID, "P0", P_ID, True)], (), None, True),
         (PREP, 2, 3 * MS, 7, "READ", 1, f"{P_ID}:1".encode(), None, "MainThread", True),
         (POSTED, 3, 5 * MS, 7, "MainThread", True),
         (DONE, 9, 7, 0, 1, "DONE"),
@@ -68,7 +68,7 @@ def test_several_readers_of_one_source_need_the_probe() -> None:
     sink = Sink()
     children = [f"{index}_{D_ID}" for index in range(2)]
     transfers = make_transfers(sink, "D0")
-    feed(transfers, (LOAD, 0, [(child, "P0", P_ID) for child in children], (), None, True))
+    feed(transfers, (LOAD, 0, [(child, "P0", P_ID, True) for child in children], (), None, True))
     for handle, child in enumerate(children):
         feed(
             transfers,
@@ -137,7 +137,7 @@ def test_the_decode_side_of_a_push() -> None:
     sink = Sink()
     feed(
         make_transfers(sink, "D0"),
-        (LOAD, 0, [(D_ID, "P0", "whatever the router said")], (), None, False),
+        (LOAD, 0, [(D_ID, "P0", "whatever the router said", True)], (), None, False),
         (SENT, 1, 2 * MS, REGISTRATION, "writer", True),
         (NOTIFIED, 20, [f"{D_ID}:1".encode()], "writer"),
         (RESULTS, 22, (D_ID,), (), NONE),
@@ -153,7 +153,7 @@ def test_failures_and_handshakes() -> None:
         (HANDSHAKE, 0, 8 * MS, "P0", "compatibility_hash_mismatch", False),
         (FAILURE, 9, "handshake_failed", D_ID, "RuntimeError", "P0"),
         (FAILURE, 9, "handshake_setup_failed", None, "RuntimeError", "P0"),
-        (LOAD, 10, [(D_ID, "P0", P_ID)], (), None, True),
+        (LOAD, 10, [(D_ID, "P0", P_ID, True)], (), None, True),
         (RESULTS, 11, (D_ID,), (), frozenset({D_ID})),
     )
     shake, failure, anonymous, completion = sink.spans
@@ -179,7 +179,7 @@ def test_tables_are_bounded() -> None:
     transfers = make_transfers(sink, "P0", limit=5)
     for number in range(50):
         feed(transfers, (NOTIFIED, number, [f"cmpl-{number}-0-aaaaaaaa:1".encode()], "writer"))
-        feed(transfers, (LOAD, number, [(f"r{number}", "P", f"p{number}")], (f"f{number}",), None, True))
+        feed(transfers, (LOAD, number, [(f"r{number}", "P", f"p{number}", True)], (f"f{number}",), None, True))
     known = transfers._known
     assert max(len(table) for table in vars(known).values()) <= 5
     assert transfers.evicted > 0
