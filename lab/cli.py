@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from .efa import sample_efa
 from .errors import LabError
 from .faults import SITES, Fault, write_faults
+from .options import make_pair_settings, make_workload, pair_options, parse_faults, workload_options
 
 # Progress goes to stderr, so that --json and figures can be piped; rich itself respects NO_COLOR.
 _console = Console(stderr=True)
@@ -32,59 +33,9 @@ def lab() -> None:
     """
 
 
-def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that decide how a pair is started."""
-    options = [
-        click.option("--mode", type=click.Choice(["push", "pull", "bidirectional"]), default="pull", show_default=True),
-        click.option("--stock", type=click.Choice(["p", "d", "both"]), help="Side that runs vLLM's own connector."),
-        click.option("--decoders", type=click.IntRange(1), default=1, show_default=True, help="Decode engines."),
-        click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="Tensor-parallel size."),
-        click.option("--prefix-caching/--no-prefix-caching", default=False, show_default=True),
-        click.option("--otlp-endpoint", help="Give vLLM this OTLP endpoint, which makes it keep traceparent."),
-        click.option(
-            "--extra-config", metavar="JSON", callback=_parse_object, help="Added to kv_connector_extra_config."
-        ),
-        click.option(
-            "--propagate", type=click.Choice(["client", "always", "never"]), default="client", show_default=True,
-            help="Router: forward traceparent if the client sent one, make one, or drop it.",
-        ),
-        click.option("--rewrite-ids", is_flag=True, help="Router: its own X-Request-Id on both legs."),
-        click.option("--port", type=click.IntRange(1, 65535), help="Port of the router; a free one by default."),
-        click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Run directory."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _parse_object(_: click.Context, __: click.Parameter, value: str | None) -> dict[str, Any]:
-    try:
-        parsed = json.loads(value) if value else {}
-    except ValueError as error:
-        raise click.BadParameter(f"not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise click.BadParameter("must be a JSON object")
-    return parsed
-
-
-def _parse_lengths(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in value.split(","))
-    except ValueError as error:
-        raise click.BadParameter("must be token counts separated by commas, like 200,1000,4000") from error
-
-
 @lab.command()
 @pair_options
-@click.option("--requests", type=click.IntRange(1), default=20, show_default=True, help="Requests (conversations).")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Poisson arrivals per second (open loop).")
-@click.option("--concurrency", type=click.IntRange(1), help="Most requests in flight; alone: closed loop.")
-@click.option("--input-lens", default="200,1000,4000", show_default=True, callback=_parse_lengths, metavar="N,N,...")
-@click.option("--output-len", type=click.IntRange(1), default=16, show_default=True, help="Output tokens.")
-@click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--turns", type=click.IntRange(1), help="Turns per conversation (2 in bidirectional mode, else 1).")
-@click.option("--chat", is_flag=True, help="Chat completions instead of completions.")
-@click.option("--traceparent", is_flag=True, help="Send a W3C traceparent with every request.")
+@workload_options
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Warm-up requests per length.")
 @click.option("--fault", "faults", multiple=True, metavar="SITE=MS[@ENGINE]", help="Delay a site; see `lab fault`.")
 @click.option("--efa", is_flag=True, help="Sample the host's EFA counters into the run; see `kvlens efa`.")
@@ -95,11 +46,7 @@ def _parse_lengths(_: click.Context, __: click.Parameter, value: str) -> tuple[i
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="With --efa: where sysfs is mounted.",
 )
-def run(
-    *, requests: int, rate: float | None, concurrency: int | None, input_lens: tuple[int, ...], output_len: int,
-    seed: int, turns: int | None, chat: bool, traceparent: bool, warmup: int, faults: Sequence[str], efa: bool,
-    efa_root: Path, **pair: Any,
-) -> None:  # fmt: skip
+def run(*, warmup: int, faults: Sequence[str], efa: bool, efa_root: Path, **options: Any) -> None:
     """Start a pair, send a workload, stop the pair. Needs about a minute to start.
 
     \b
@@ -108,20 +55,17 @@ def run(
       kvlens lab run --mode push --requests 30 --rate 1 --out runs/push --input-lens 200,1000
       kvlens lab run --mode pull --stock d --requests 10
       kvlens lab run --mode bidirectional --requests 5 --turns 3
+      kvlens lab run --mode bidirectional --turns 6 --retention 8 --history sound,sound,paused --threshold 128
+      kvlens lab run --mode bidirectional --requests 4 --concurrency 4 --turns 5 --gap 2 --gaps exponential
     """
-    from .workload import Workload
-
-    workload = Workload(
-        requests=requests, rate=rate, concurrency=concurrency, input_lens=input_lens, output_len=output_len, seed=seed,
-        turns=turns or (2 if pair["mode"] == "bidirectional" else 1), chat=chat, traceparent=traceparent,
-    )  # fmt: skip
+    workload, pair = make_workload(options)
     chosen = parse_faults(faults)
     with stop_on_signals(), progress_bar() as (say, bar), open_pair(pair, say) as running:
         if warmup:
-            running.warm_up(input_lens, warmup)
+            running.warm_up(workload.input_lens, warmup)
         if chosen:
             running.set_faults(chosen)
-        total = requests * workload.turns
+        total = workload.requests * workload.turns
         task = bar.add_task("requests", total=total)
         with sample_efa(running.out, efa_root, say) if efa else nullcontext():
             records = running.run_workload(workload, lambda _: bar.advance(task))
@@ -192,35 +136,14 @@ def fault(
     write_faults(path, {site: Fault(one.ms, one.engine, rank, every) for site, one in parse_faults(faults).items()})
 
 
-def parse_faults(values: Sequence[str]) -> dict[str, Fault]:
-    """Return the faults of ``SITE=MS[@ENGINE]`` arguments."""
-    faults = {}
-    for value in values:
-        site, _, rest = value.partition("=")
-        milliseconds, _, engine = rest.partition("@")
-        try:
-            faults[site] = Fault(float(milliseconds), engine or None)
-        except ValueError:
-            raise LabError(
-                f"cannot read fault {value!r}", "write it as wire=80 or wire=80@decode", exit_code=2
-            ) from None
-        if site not in SITES:
-            raise LabError(f"there is no fault site {site!r}", f"use one of: {', '.join(SITES)}", exit_code=2)
-    return faults
-
-
 def open_pair(options: dict[str, Any], say: Callable[[str], None]) -> Any:
     """Return the pair of the command line's options."""
     try:
         from .run import Pair
     except ModuleNotFoundError as error:
         raise LabError(f"the lab needs {error.name}", "pip install --no-deps -r requirements/lab.lock") from error
-    return Pair(
-        options["mode"], stock=options["stock"], tp=options["tp"], decoders=options["decoders"], out=options["out"],
-        prefix_caching=options["prefix_caching"], otlp_endpoint=options["otlp_endpoint"],
-        extra_config=options["extra_config"], propagate=options["propagate"],
-        rewrite_ids=options["rewrite_ids"], router_port=options["port"], progress=say,
-    )  # fmt: skip
+    settings = make_pair_settings(options)
+    return Pair(settings.pop("mode"), router_port=settings.pop("port"), progress=say, **settings)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ class Measurement:
     has_ids: bool = True
     error: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """Return the record for client.jsonl."""
@@ -58,7 +59,7 @@ class Measurement:
 
 async def measure(session: ClientSession, url: str, body: bytes, result: Measurement, clock: Clock) -> None:
     """Send one request and fill in its measurement; errors are part of the result, never raised."""
-    headers = {"Content-Type": "application/json", "X-Request-Id": result.request_id}
+    headers = {"Content-Type": "application/json", "X-Request-Id": result.request_id, **result.headers}
     if result.traceparent:
         headers["traceparent"] = result.traceparent
     splitter = EventSplitter()

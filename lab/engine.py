@@ -52,7 +52,8 @@ class EngineSpec:
 
     role: "prefill" or "decode"; id: NIXL engine id; port, side_channel_port: TCP ports on 127.0.0.1;
     instrumented: kvlens connector instead of the stock one; cores: cores it may use, all when empty;
-    arguments: more of vLLM's own, after the lab's.
+    arguments: more of vLLM's own, after the lab's; load_failure_policy: vLLM's kv_load_failure_policy, None for its
+    default (fail).
     """
 
     role: str
@@ -72,6 +73,7 @@ class EngineSpec:
     fault_file: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    load_failure_policy: str | None = None
 
     @property
     def url(self) -> str:
@@ -94,6 +96,8 @@ def connector_config(spec: EngineSpec) -> dict[str, Any]:
         "engine_id": spec.id,
         "kv_connector_extra_config": {**extra, **spec.connector_extra},
     }
+    if spec.load_failure_policy:
+        config["kv_load_failure_policy"] = spec.load_failure_policy
     if spec.instrumented:
         config["kv_connector_module_path"] = "instrumented_connectors"
     return config

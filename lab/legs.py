@@ -13,7 +13,10 @@ CHAT = "/v1/chat/completions"
 _WHOLE_ANSWER = ("stream_options", "min_tokens", "conversation_id", "max_completion_tokens")
 # What a later turn's prefill repeats of D's answer to read the conversation's blocks back.
 _READBACK = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
-_READBACK_OPTIONAL = ("tp_size", "dcp_size", "pp_size", "remote_num_tokens", "remote_blocks_expiry_time")
+# kvlens_prefix: digests of what D holds, with which an instrumented P sees a changed history. Stock engines ignore it.
+_READBACK_OPTIONAL = (
+    "tp_size", "dcp_size", "pp_size", "remote_num_tokens", "remote_blocks_expiry_time", "kvlens_prefix",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,14 @@ def check_body(body: Mapping[str, Any]) -> str | None:
     if isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int):
         return "one prompt per request: the transfer parameters of several prompts would be mixed up"
     return None
+
+
+def prompt_ids(body: Mapping[str, Any]) -> list[int] | None:
+    """Return the prompt if it is one list of token ids, else None."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
+        prompt = prompt[0]
+    return prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], int) else None
 
 
 def prefill_body(body: Mapping[str, Any], mode: str, extra: Mapping[str, Any], chat: bool) -> dict[str, Any]:

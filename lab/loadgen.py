@@ -15,14 +15,16 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
 from instrumented_connectors.clock import Clock
 
 from .client import Measurement, measure
+from .history import Turn, continue_history, draw_gap
 from .priority import run_promptly
-from .workload import Planned, Workload, choose_request_id, encode_body, make_tokens, plan, request_path
+from .workload import Planned, Workload, choose_request_id, conversation_headers, encode_body, plan, request_path
 
 Record = dict[str, Any]
 
@@ -41,7 +43,8 @@ class LoadGenerator:
     def __init__(
         self, url: str, workload: Workload, mode: str, on_record: Callable[[Record], None], clock: Clock | None = None
     ) -> None:
-        self._url = url.rstrip("/") + request_path(workload)
+        self._base = url.rstrip("/")
+        self._url = self._base + request_path(workload)
         self._workload, self._mode, self._on_record = workload, mode, on_record
         self._clock = clock or Clock()
         limit = workload.max_in_flight
@@ -78,19 +81,34 @@ class LoadGenerator:
                 await self._converse(session, entry, body)
 
     async def _converse(self, session: ClientSession, entry: Planned, body: bytes) -> None:
-        """Send the turns of a conversation: each repeats prompt and answer of the last and adds new tokens."""
+        """Send the turns of a conversation, each made from the history as the workload says."""
         workload, conversation = self._workload, self._conversation(entry)
+        assert conversation is not None
         source = random.Random(f"{workload.seed}-{entry.index}-turns")
-        prompt = entry.prompt
+        waits = random.Random(f"{workload.seed}-{entry.index}-gaps")
+        now, gap_s = Turn("first", entry.prompt), None
         for turn in range(workload.turns):
-            result = self._expect(entry, choose_request_id(workload, entry.index, turn), prompt)
-            result.extra = {"conversation_id": conversation, "turn": turn}
+            result = self._expect(entry, choose_request_id(workload, entry.index, turn), now.prompt)
+            result.headers = conversation_headers(workload, conversation)
+            result.extra = {"conversation_id": conversation, "turn": turn, "gap_s": gap_s, **now.describe()}
             await self._measure(session, body, result)
-            if result.error:
+            if result.error or turn + 1 == workload.turns:
                 return
-            prompt = [*prompt, *result.tokens, *make_tokens(source, workload.turn_tokens)]
-            body = encode_body(workload, prompt, conversation)
-            await asyncio.sleep(workload.think_s)
+            kind = workload.kind_of(turn + 1)
+            now = continue_history(
+                kind, (now.prompt, result.tokens), source, new=workload.turn_tokens, changed=workload.changed
+            )
+            body = encode_body(workload, now.prompt, conversation)
+            wait_s = draw_gap(workload.gaps, workload.think_s, workload.gap_spread, waits)
+            await asyncio.sleep(workload.pause_s if kind == "paused" else wait_s)
+            if kind == "lost":
+                await self._forget(session, conversation)
+            gap_s = round((self._clock.wall_ns() - result.end_ns) / 1e9, 6)
+
+    async def _forget(self, session: ClientSession, conversation: str) -> None:
+        """Have the router forget the conversation's blocks (an engine has no such address, and needs none)."""
+        async with session.delete(f"{self._base}/conversations/{quote(conversation, safe='')}") as answer:
+            await answer.read()
 
     def _expect(self, entry: Planned, request_id: str, prompt: list[int]) -> Measurement:
         return Measurement(request_id, self._mode, len(prompt), self._workload.output_len, entry.traceparent)

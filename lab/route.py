@@ -13,7 +13,8 @@ from aiohttp import ClientError, web
 
 from instrumented_connectors.catalogue import ROUTER_DECODE, ROUTER_PREFILL
 
-from .legs import CHAT, Peer, decode_body, prefill_body, push_params, readback_params
+from .conversations import read_conversation
+from .legs import CHAT, Peer, decode_body, prefill_body, prompt_ids, push_params
 from .router_spans import LegSpan, RequestSpans
 from .sse import EventSplitter, carries_token, event_json
 from .stream_params import EVENT_KEY
@@ -49,8 +50,13 @@ class Attempt:
         self._engine_id = engine_id
         self._chat = request.path == CHAT
         self._mode = router.config.mode
-        self._conversation = body.get("conversation_id") if self._mode == "bidirectional" else None
-        self._p, self._d = router.choose_peers(self._conversation)
+        self._conversation = read_conversation(request.headers, body)
+        self._prompt, self._answer = prompt_ids(body), []
+        self._offer = router.conversations.begin(self._conversation, self._prompt)
+        spans.set(conversation_id=self._conversation, turn=self._offer.turn)
+        if self._mode == "bidirectional":
+            spans.set(readback_offered=self._offer.kind)
+        self._p, self._d = router.choose_peers(self._offer.decoder)
         self._response: web.StreamResponse | None = None
         self.error: str | None = None
         self.is_complete = False
@@ -78,8 +84,7 @@ class Attempt:
         return self._response
 
     async def _run_pull(self) -> web.StreamResponse:
-        readback = readback_params(self._router.conversations.get(self._conversation or ""))
-        params = await self._prefill(readback)
+        params = await self._prefill_with_readback()
         if params is None:
             logger.warning(
                 "%s returned no transfer parameters for %s: D computes the prompt", self._p.id, self._engine_id
@@ -88,6 +93,21 @@ class Attempt:
         await self._router.delay("router_decode_leg")
         await self._router.delay("pairing")
         return await self._decode(params)
+
+    async def _prefill_with_readback(self) -> dict[str, Any] | None:
+        """Run the prefill leg with what is offered; without, if the engine fails with it.
+
+        With vLLM's own `kv_load_failure_policy` (fail) a read that expired or broke is an error of the request.
+        """
+        readback = dict(self._offer.readback)
+        try:
+            return await self._prefill(readback)
+        except LegError as failure:
+            if not readback or failure.status < 500 or not self._router.config.retry:
+                raise
+            logger.warning("%s failed with a readback (%s): sent again without", self._engine_id, failure)
+            self._router.conversations.counts["retried"] += 1
+        return await self._prefill({})
 
     async def _run_push(self) -> web.StreamResponse:
         await self._router.delay("router_dispatch")
@@ -131,6 +151,7 @@ class Attempt:
         """Run the decode leg and pass its answer on."""
         leg = self._spans.begin_leg(ROUTER_DECODE, self._d.id)
         clock = self._router.spans.clock
+        self._router.conversations.remember(self._conversation, self._d.id, None)
         first_byte_ns: int | None = None
         error: str | None = "cancelled"
         try:
@@ -140,7 +161,8 @@ class Attempt:
                 answer = await self._post_whole(self._d, body, traceparent)
                 first_byte_ns = clock.wall_ns()
                 error = None
-                self._router.remember(self._conversation, answer.get("kv_transfer_params"))
+                self._collect(answer)
+                self._remember(answer.get("kv_transfer_params"))
                 response = web.json_response(answer, headers=self._response_headers())
                 await response.prepare(self._request)
                 await response.write_eof()
@@ -164,8 +186,10 @@ class Attempt:
     async def _pass_on(self, event: bytes) -> None:
         """Write one event of D's stream to the client, except the one that is meant for the router."""
         if _PARAMS_EVENT in event and (chunk := event_json(event)):
-            self._router.remember(self._conversation, chunk.get(EVENT_KEY))
+            self._remember(chunk.get(EVENT_KEY))
             return
+        if self._router.conversations.compares:
+            self._collect(event_json(event))
         if event.startswith(_ERROR_EVENT):
             self.error = f"{self._d.id}: {event[6:300].decode('utf-8', 'replace').strip()}"
         if self._response is None:
@@ -173,6 +197,16 @@ class Attempt:
             self._response = web.StreamResponse(headers=headers)
             await self._response.prepare(self._request)
         await self._response.write(event)
+
+    def _collect(self, chunk: dict[str, Any] | None) -> None:
+        """Keep the token ids of the answer, as far as D tells them."""
+        for choice in (chunk or {}).get("choices") or ():
+            if choice.get("index", 0) == 0:
+                self._answer.extend(choice.get("token_ids") or ())
+
+    def _remember(self, params: object) -> None:
+        tokens = [*self._prompt, *self._answer] if self._prompt and self._answer else None
+        self._router.conversations.remember(self._conversation, self._d.id, params, tokens)
 
     async def _finish_stream(self) -> web.StreamResponse:
         if self._response is None:

@@ -2,6 +2,7 @@
 
 Pull and bidirectional run the legs one after the other, push runs both at once. The client's ``X-Request-Id`` and
 ``traceparent`` reach both engines, the latter also inside the transfer parameters, since vLLM drops the header.
+Conversations stay with the D that holds their blocks, and in bidirectional mode P is offered these (`conversations`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import gc
 import json
 import logging
 import os
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 
+from .conversations import Conversations, Policy
 from .faults import FaultFile
 from .legs import CHAT, COMPLETIONS, Peer, check_body
 from .ports import HOST
@@ -32,7 +33,6 @@ logger = logging.getLogger("lab.router")
 
 # uvicorn closes idle connections after 5 s; a shorter life here means no request meets a connection that just closed.
 _KEEPALIVE_S = 4.0
-_MAX_CONVERSATIONS = 4096
 _MAX_BODY = 256 * 2**20
 
 
@@ -42,7 +42,8 @@ class RouterConfig:
 
     mode: push, pull or bidirectional; propagate: "client" forwards a traceparent only if the client sent one,
     "always" makes one, "never" drops it (as many routers do); rewrite_ids: the engines get an id of the router's own
-    instead of the client's X-Request-Id (as vLLM's example proxies do); traces: folder for its spans.
+    instead of the client's X-Request-Id (as vLLM's example proxies do); traces: folder for its spans; conversations:
+    what it does with them where it has a choice; retry: a prefill leg that fails with a readback is sent again without.
     """
 
     mode: str
@@ -54,6 +55,8 @@ class RouterConfig:
     fault_file: Path | None = None
     propagate: str = "client"
     rewrite_ids: bool = False
+    conversations: Policy = field(default_factory=Policy)
+    retry: bool = True
 
 
 @dataclass
@@ -64,24 +67,15 @@ class Router:
     spans: RouterSpans
     session: ClientSession
     faults: FaultFile
-    conversations: OrderedDict[str, dict[str, Any]] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         self._prefill, self._decode = cycle(self.config.prefill), cycle(self.config.decode)
+        self.conversations = Conversations(self.config.mode, self.config.conversations)
 
-    def choose_peers(self, conversation: str | None) -> tuple[Peer, Peer]:
-        """Return the next P and D in turn; a conversation stays with the D that holds its blocks."""
-        known = self.conversations.get(conversation or "", {}).get("remote_engine_id")
-        pinned = next((peer for peer in self.config.decode if peer.id == known), None)
+    def choose_peers(self, decoder: str | None) -> tuple[Peer, Peer]:
+        """Return the next P and D in turn; `decoder` is the id of the D that a conversation stays with."""
+        pinned = next((peer for peer in self.config.decode if peer.id == decoder), None)
         return next(self._prefill), pinned or next(self._decode)
-
-    def remember(self, conversation: str | None, params: dict[str, Any] | None) -> None:
-        """Keep D's transfer parameters for the conversation's next turn."""
-        if conversation and params:
-            self.conversations[conversation] = params
-            self.conversations.move_to_end(conversation)
-            while len(self.conversations) > _MAX_CONVERSATIONS:
-                self.conversations.popitem(last=False)
 
     async def delay(self, site: str) -> None:
         """Wait as long as a fault of the router says."""
@@ -143,7 +137,7 @@ def make_app(config: RouterConfig, spans: RouterSpans | None = None) -> web.Appl
         own = spans or make_router_spans(config.id, config.mode, config.traces)
         async with ClientSession(connector=connector, timeout=timeout, read_bufsize=2**20) as session:
             router = Router(config, own, session, faults)
-            handlers["serve"] = router.serve
+            handlers["serve"], handlers["conversations"] = router.serve, router.conversations
             yield
         if spans is None:
             own.close()
@@ -155,11 +149,19 @@ def make_app(config: RouterConfig, spans: RouterSpans | None = None) -> web.Appl
         async with ClientSession() as session, session.get(f"{config.decode[0].url}/v1/models") as answer:
             return web.json_response(await answer.json(), status=answer.status)
 
+    async def show_conversations(_: web.Request) -> web.Response:
+        return web.json_response(handlers["conversations"].describe())
+
+    async def forget(request: web.Request) -> web.Response:
+        return web.json_response({"had": handlers["conversations"].forget(request.match_info["id"])})
+
     app.cleanup_ctx.append(lifetime)
     app.router.add_post(COMPLETIONS, serve)
     app.router.add_post(CHAT, serve)
     app.router.add_get("/health", _health)
     app.router.add_get("/v1/models", models)
+    app.router.add_get("/conversations", show_conversations)
+    app.router.add_delete("/conversations/{id}", forget)
     return app
 
 
@@ -170,6 +172,7 @@ def load_config(path: Path) -> RouterConfig:
         value[name] = Path(value[name]) if value.get(name) else None
     for name in ("prefill", "decode"):
         value[name] = tuple(Peer(**peer) for peer in value[name])
+    value["conversations"] = Policy(**value.get("conversations") or {})
     return RouterConfig(**value)
 
 

@@ -130,6 +130,12 @@ class RequestSpans:
         )
         return LegSpan(span, self._clock)
 
+    def set(self, **attributes: Any) -> None:
+        """Add attributes to the request; None values are left out."""
+        for name, value in attributes.items():
+            if value is not None:
+                self._span.set_attribute(PREFIX + name, value)
+
     def end(self, error: str | None = None, **attributes: Any) -> None:
         """End the request now."""
         _end(self._span, self._clock.wall_ns(), error, {**attributes, "error": error})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from .cache_usage import CacheSampler
+from .conversations import Policy
 from .engine import MODES, Engine
 from .errors import LabError
 from .faults import Fault, write_faults
@@ -28,6 +29,7 @@ from .manifest import make_manifest, write_manifest
 from .model import SERVED_NAME, build_model
 from .ports import HOST, choose_port
 from .process import Child, stop_all
+from .reference import generate_alone
 from .workload import WARMUP_PREFIX, Workload
 
 STOCK_SIDES = ("p", "d", "both")
@@ -51,7 +53,11 @@ class Pair:
         extra_config: added to kv_connector_extra_config of all engines.
         env: added to the environment of the engines.
         arguments: added to vLLM's command line of the engines.
+        load_failure_policy: vLLM's kv_load_failure_policy ("fail" or "recompute"); None for its default.
         propagate, rewrite_ids: the router's handling of traceparent and request ids, see RouterConfig.
+        conversations: the router's policy for conversations, fields of `conversations.Policy`.
+        retry: the router sends a prefill leg that failed with a readback again without.
+        cache_usage: sample vLLM's cache usage into the run; None: in bidirectional mode.
         faults: install the fault sites (off for overhead measurements).
         router_port: fixed port of the router; a free one by default.
         model_cache: folder of the model.
@@ -76,8 +82,12 @@ class Pair:
         extra_config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        load_failure_policy: str | None = None,
         propagate: str = "client",
         rewrite_ids: bool = False,
+        conversations: Mapping[str, Any] | None = None,
+        retry: bool = True,
+        cache_usage: bool | None = None,
         faults: bool = True,
         router_port: int | None = None,
         model_cache: Path | None = None,
@@ -90,7 +100,11 @@ class Pair:
         if tp < 1 or decoders < 1:
             raise LabError("tensor-parallel size and number of decoders must be at least 1", "use 1 or more")
         self.mode, self.stock, self.out = mode, stock, choose_run_directory(mode, out)
-        self._routing = {"propagate": propagate, "rewrite_ids": rewrite_ids}
+        retention_s = (extra_config or {}).get("decoder_kv_blocks_ttl", Policy.retention_s)
+        self._routing = {
+            "propagate": propagate, "rewrite_ids": rewrite_ids, "retry": retry,
+            "conversations": asdict(Policy(**{"retention_s": retention_s, **(conversations or {})})),
+        }  # fmt: skip
         self._progress, self._references = progress, count()
         self.fault_file = self.out / "faults.json" if faults else None
         self._router_port = choose_port(router_port, "the router")
@@ -100,6 +114,7 @@ class Pair:
             "mode": mode, "model": self._model, "tensor_parallel": tp, "prefix_caching": prefix_caching,
             "otlp_endpoint": otlp_endpoint, "connector_extra": extra_config or {}, "traces": self.out / "traces",
             "fault_file": self.fault_file, "env": env or {}, "arguments": tuple(arguments),
+            "load_failure_policy": load_failure_policy,
         }  # fmt: skip
         self.engines = [Engine(spec) for spec in make_specs(shared, stock, decoders, {self._router_port}, self.out)]
         self._router = Child(
@@ -107,6 +122,8 @@ class Pair:
             self.out / "logs" / "router.log",
         )  # fmt: skip
         self._workloads: list[dict[str, Any]] = []
+        samples = mode == "bidirectional" if cache_usage is None else cache_usage
+        self._sampler = CacheSampler({engine.id: engine.url for engine in self.engines}, self.out) if samples else None
 
     def __enter__(self) -> Pair:
         self.start()
@@ -147,6 +164,8 @@ class Pair:
             self._router.start()
             self._router.wait_ready(self._is_router_ready, _ROUTER_READY_S, self._require_alive)
             self.write_manifest()
+            if self._sampler:
+                self._sampler.start()
         except BaseException:
             # Also KeyboardInterrupt: __exit__ is not called when __enter__ raises.
             self.stop()
@@ -155,6 +174,8 @@ class Pair:
     def stop(self) -> None:
         """Stop router and engines; nothing of them is left behind."""
         self._progress("stopping")
+        if self._sampler:
+            self._sampler.stop()
         self._router.stop(grace_s=5.0)
         stop_all([engine.child for engine in self.engines])
 
@@ -183,7 +204,7 @@ class Pair:
             self._progress(f"warming up with {length} tokens")
             workload = Workload(
                 requests=total, concurrency=1, input_lens=(length,), output_len=output_len,
-                id_prefix=f"{WARMUP_PREFIX}{length}",
+                id_prefix=f"{WARMUP_PREFIX}{length}", turns=2 if self.mode == "bidirectional" else 1,
             )  # fmt: skip
             failed = [record for record in self._generate_load(workload, measured=False) if record["error"]]
             self.check()
@@ -216,17 +237,9 @@ class Pair:
             extra: more fields of the request body.
         """
         target = self.prefill if engine == "prefill" else self.decode
-        body = {
-            "model": SERVED_NAME, "prompt": list(prompt_token_ids), "max_tokens": max_tokens, "temperature": 0,
-            "ignore_eos": True, "return_token_ids": True, **extra,
-        }  # fmt: skip
-        headers = {"Content-Type": "application/json", "X-Request-Id": f"{REFERENCE_PREFIX}{next(self._references)}"}
-        request = urllib.request.Request(f"{target.url}/v1/completions", json.dumps(body).encode(), headers)
-        try:
-            with urllib.request.urlopen(request, timeout=300) as answer:
-                return list(json.load(answer)["choices"][0]["token_ids"])
-        except urllib.error.URLError as error:
-            raise LabError(f"{target.child.name} did not answer: {error}", f"read {target.log}") from error
+        return generate_alone(
+            target, prompt_token_ids, max_tokens, f"{REFERENCE_PREFIX}{next(self._references)}", extra
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return what ``lab up --json`` prints."""
@@ -241,6 +254,7 @@ class Pair:
 
     def write_manifest(self, **more: Any) -> None:
         """Write the run's conditions; called again with every workload."""
+        # A conversation stays with its D by the policy beside it.
         router = {"policy": "round-robin", **self._routing, "url": self.router_url}
         engines = [engine.describe() for engine in self.engines]
         # The last workload by its plain name too: most runs have one.

@@ -7,13 +7,18 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from urllib.parse import quote
 
+from .conversations import BAGGAGE_KEY, HEADER
 from .errors import LabError
+from .history import GAPS, KINDS, make_tokens
 from .legs import CHAT, COMPLETIONS
-from .model import FIRST_TEXT_TOKEN, SERVED_NAME, ModelShape
+from .model import SERVED_NAME
 
 WARMUP_PREFIX = "warmup-"
 """Request ids that begin like this are not measurements: left out of client.jsonl and ignored by the analysis."""
+
+VIA = ("body", "header", "baggage")
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,11 @@ class Workload:
     request_ids: fixed X-Request-Ids, used in turn; else `id_prefix` and a number.
     traceparent: send a W3C traceparent (seeded) with every request.
     turns: requests per conversation; each repeats the history and adds `turn_tokens` tokens.
+    history: kinds of the later turns (see `history.KINDS`), used in turn.
+    changed_tokens: tokens that an edited turn replaces, or a stripped one leaves out; None: half of the answer.
+    think_s, gaps, gap_spread: mean wait between two turns, its distribution (seeded), sigma of a lognormal one.
+    pause_s: the wait before a paused turn instead.
+    conversation_via: where the conversation's id travels: body, header or baggage.
     extra_body: more fields of the request body (n, sampling parameters).
     """
 
@@ -45,6 +55,12 @@ class Workload:
     turns: int = 1
     turn_tokens: int = 100
     think_s: float = 0.0
+    gaps: str = "fixed"
+    gap_spread: float = 1.0
+    pause_s: float = 15.0
+    history: tuple[str, ...] = ("sound",)
+    changed_tokens: int | None = None
+    conversation_via: str = "body"
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -56,6 +72,11 @@ class Workload:
             "the output length must be at least 1": self.output_len < 1,
             "turns must be at least 1": self.turns < 1,
             "conversations need completions, not chat": self.turns > 1 and self.chat,
+            f"a turn is one of: {', '.join(KINDS)}": not self.history or not set(self.history) <= set(KINDS),
+            f"gaps are one of: {', '.join(GAPS)}": self.gaps not in GAPS,
+            "waits must be at least 0 s": min(self.think_s, self.pause_s, self.gap_spread) < 0,
+            "changed tokens must be at least 1": self.changed_tokens is not None and self.changed_tokens < 1,
+            "a conversation's id travels in body, header or baggage": self.conversation_via not in VIA,
         }
         for problem, is_so in problems.items():
             if is_so:
@@ -66,6 +87,15 @@ class Workload:
         return {**asdict(self), "extra_body": dict(self.extra_body), "max_in_flight": self.max_in_flight}
 
     @property
+    def changed(self) -> int:
+        """Return how many tokens an edited or stripped turn changes."""
+        return self.changed_tokens or max(1, self.output_len // 2)
+
+    def kind_of(self, turn: int) -> str:
+        """Return the kind of a conversation's turn (from 0)."""
+        return self.history[(turn - 1) % len(self.history)] if turn else "first"
+
+    @property
     def max_in_flight(self) -> int | None:
         """Return how many requests may be in flight, None for any number."""
         return 1 if self.rate is None and self.concurrency is None else self.concurrency
@@ -74,8 +104,9 @@ class Workload:
     def from_json(cls, value: Mapping[str, Any]) -> Workload:
         """Return the workload of its JSON form."""
         fields = {name: entry for name, entry in value.items() if name != "max_in_flight"}
-        for name in ("input_lens", "request_ids"):
-            fields[name] = tuple(fields.get(name) or ())
+        for name in ("input_lens", "request_ids", "history"):
+            if name in fields:
+                fields[name] = tuple(fields[name] or ())
         return cls(**fields)
 
 
@@ -123,12 +154,6 @@ def lengths(workload: Workload) -> list[int]:
     return chosen
 
 
-def make_tokens(source: random.Random, count: int) -> list[int]:
-    """Return random token ids, special tokens left out."""
-    vocabulary = ModelShape().vocabulary
-    return [source.randrange(FIRST_TEXT_TOKEN, vocabulary) for _ in range(count)]
-
-
 def make_traceparent(source: random.Random) -> str:
     """Return a sampled W3C traceparent."""
     return f"00-{source.getrandbits(128) | 1:032x}-{source.getrandbits(64) | 1:016x}-01"
@@ -165,6 +190,15 @@ def encode_body(workload: Workload, prompt: list[int], conversation: str | None 
         body["messages"] = [{"role": "user", "content": " ".join(f"t{token}" for token in prompt)}]
     else:
         body["prompt"] = prompt
-    if conversation is not None:
+    if conversation is not None and workload.conversation_via == "body":
         body["conversation_id"] = conversation
     return json.dumps({**body, **workload.extra_body}).encode()
+
+
+def conversation_headers(workload: Workload, conversation: str) -> dict[str, str]:
+    """Return the headers that name a conversation."""
+    if workload.conversation_via == "header":
+        return {HEADER: conversation}
+    if workload.conversation_via == "baggage":
+        return {"baggage": f"{BAGGAGE_KEY}={quote(conversation)}"}
+    return {}
