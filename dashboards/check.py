@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import KvlensError
 from analysis.source import Session, open_session
 
+from .compress import compress
 from .config import Config
+from .prometheus import Prometheus, Span
 from .sql import slowest_sql
 from .targets import ALERT, SQL, TRACEQL, Target
 
@@ -43,55 +40,25 @@ class Finding:
         return asdict(self)
 
 
-class Prometheus:
-    """The HTTP API of a Prometheus.
-
-    Args:
-        url: its address, without a path.
-        timeout: seconds per request.
-    """
-
-    def __init__(self, url: str, timeout: float = 30) -> None:
-        self._url = url.rstrip("/")
-        self._timeout = timeout
-        self.names = frozenset(self._get("label/__name__/values", {}))
-
-    def query(self, expression: str) -> int:
-        """Return the number of series of an instant query. Raises ValueError with Prometheus's own words."""
-        result: list[Any] = self._get("query", {"query": expression})["result"]
-        return sum(1 for series in result if series["value"][1] != "NaN")
-
-    def _get(self, path: str, parameters: dict[str, str]) -> Any:
-        address = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(address, timeout=self._timeout) as answer:
-                return json.load(answer)["data"]
-        except urllib.error.HTTPError as error:
-            raise ValueError(_read_error(error)) from error
-        except (OSError, ValueError) as error:
-            raise KvlensError(
-                f"no Prometheus at {self._url}: {error}", "--prometheus http://127.0.0.1:9090"
-            ) from error  # fmt: skip
-
-
-def _read_error(error: urllib.error.HTTPError) -> str:
-    body = error.read().decode(errors="replace")
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError):
-        return f"HTTP {error.code}: {body[:200]}"
-
-
 def check_prometheus(
-    config: Config, targets: Iterable[Target], prometheus: Prometheus, values: Mapping[str, str]
-) -> Iterator[Finding]:  # fmt: skip
-    """Yield a finding for each PromQL query. An alert is empty when all is well: its series must exist."""
+    config: Config,
+    targets: Iterable[Target],
+    prometheus: Prometheus,
+    values: Mapping[str, str],
+    *,
+    span: Span,
+    factor: float = 1,
+) -> Iterator[Finding]:
+    """Yield a finding for each PromQL query. An alert is empty when all is well: its series must exist.
+
+    span: what the queries look at; over a range, a row is a series with any value in it. factor: see `compress`.
+    """
     for target in targets:
         if target.kind in {SQL, TRACEQL}:
             continue
-        expression = target.fill(values)
+        expression = compress(target.fill(values), factor)
         try:
-            rows = prometheus.query(expression)
+            rows = len(prometheus.read(expression, span))
         except ValueError as error:
             yield Finding(target.where, target.kind, FAILED, 0, str(error))
             continue

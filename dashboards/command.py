@@ -17,6 +17,7 @@ from .config import Config
 
 if TYPE_CHECKING:
     from .check import Finding
+    from .prometheus import Span
 
 BUILT = Path(__file__).parent / "built"
 
@@ -82,6 +83,7 @@ def _show_difference(path: Path, text: str) -> str:
 @click.option("--runbooks", metavar="URL", help="Where docs/runbooks is published, for the alerts' links.")
 @click.option("--transfer-floor", metavar="N", type=float, help="Bytes per second below which a pair is slow.")
 @click.option("--lease-seconds", metavar="S", type=float, help="kv_lease_duration of the fleet. [default: 30]")
+@click.option("--compress", "factor", default=1.0, metavar="N", help="Divide the rules' windows by N: for a rehearsal.")
 def export(
     *,
     out: Path,
@@ -92,6 +94,7 @@ def export(
     runbooks: str | None,
     transfer_floor: float | None,
     lease_seconds: float | None,
+    factor: float,
 ) -> None:
     """Write dashboards, rules and provisioning files for your installation.
 
@@ -107,7 +110,10 @@ def export(
         raise KvlensError(f"no port in {clickhouse!r}", "--clickhouse HOST:PORT, for instance db:9000", exit_code=2)
     wishes = {"runbook_url": runbooks, "transfer_floor": transfer_floor, "lease_seconds": lease_seconds}
     config = replace(Config(), **{name: value for name, value in wishes.items() if value is not None})  # type: ignore[arg-type]
+    from .compress import compress
+
     files = _build(config, prometheus=prometheus, tempo=tempo, clickhouse=clickhouse)
+    files.update({path: compress(text, factor) for path, text in files.items() if path.startswith("rules/")})
     if kubernetes:
         files["configmaps.yaml"] = make_config_maps(files, kubernetes)
     write(files, out)
@@ -119,10 +125,24 @@ def export(
 @click.option("--run", type=click.Path(path_type=Path), help="A run on which the SQL is tried.")
 @click.option("--window", default="5m", show_default=True, help="What $__rate_interval stands for.")
 @click.option("--baseline", default="1h", show_default=True, help="What $baseline of the incident page stands for.")
+@click.option("--last", default="0s", metavar="DURATION", help="Look at this much time, not at one moment.")
+@click.option("--at", type=float, metavar="UNIX", help="When that time ends, in Unix seconds. [default: now]")
+@click.option("--compress", "factor", default=1.0, metavar="N", help="Windows of the rules divided by N, as exported.")
+@click.option("--all", "show_all", is_flag=True, help="List the queries that answer too, with their rows.")
 @click.option("--allow-empty", is_flag=True, help="Exit with 1 for failing queries only.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema 1).")
 def check(
-    *, prometheus: str | None, run: Path | None, window: str, baseline: str, allow_empty: bool, as_json: bool
+    *,
+    prometheus: str | None,
+    run: Path | None,
+    window: str,
+    baseline: str,
+    last: str,
+    at: float | None,
+    factor: float,
+    show_all: bool,
+    allow_empty: bool,
+    as_json: bool,
 ) -> None:
     """Evaluate every query of every panel and rule, and list those that are empty or fail.
 
@@ -132,26 +152,33 @@ def check(
     \b
     Examples:
       kvlens dashboards check --prometheus http://127.0.0.1:9090
+      kvlens dashboards check --prometheus http://127.0.0.1:9090 --last 1h --all
       kvlens dashboards check --run runs/push --json
     """
     if prometheus is None and run is None:
         raise KvlensError("nothing to check against", "--prometheus URL, --run RUN, or both", exit_code=2)
-    findings = _check(Config(), prometheus, run, {"__rate_interval": window, "baseline": baseline})
-    click.echo(_render_json(findings) if as_json else _render_text(findings))
+    from .prometheus import Span, read_duration
+
+    span = Span.until(at, read_duration(last))
+    findings = _check(Config(), prometheus, run, {"__rate_interval": window, "baseline": baseline}, span=span, factor=factor)
+    click.echo(_render_json(findings) if as_json else _render_text(findings, show_all=show_all))
     bad = {"failed"} if allow_empty else {"failed", "empty"}
     if any(finding.state in bad for finding in findings):
         raise SystemExit(1)
 
 
-def _check(config: Config, prometheus: str | None, run: Path | None, wishes: dict[str, str]) -> list[Finding]:
+def _check(
+    config: Config, prometheus: str | None, run: Path | None, wishes: dict[str, str], *, span: Span, factor: float
+) -> list[Finding]:  # fmt: skip
     files = _build(config)
-    from .check import DEFAULTS, Prometheus, check_prometheus, check_run, skip_others
+    from .check import DEFAULTS, check_prometheus, check_run, skip_others
+    from .prometheus import Prometheus
     from .targets import find_targets
 
     targets, values = list(find_targets(config, files)), {**DEFAULTS, **wishes}
     findings: list[Finding] = []
     if prometheus is not None:
-        findings += check_prometheus(config, targets, Prometheus(prometheus), values)
+        findings += check_prometheus(config, targets, Prometheus(prometheus), values, span=span, factor=factor)
     if run is not None:
         findings += check_run(config, targets, run, values)
     return [*findings, *skip_others(targets, sql=run is not None, promql=prometheus is not None)]
@@ -161,7 +188,11 @@ def _render_json(findings: list[Finding]) -> str:
     return json.dumps({"schema": 1, "queries": [finding.to_json() for finding in findings]}, indent=2)
 
 
-def _render_text(findings: list[Finding]) -> str:
-    lines = [f"{f.state.upper():8}{f.where} ({f.kind}): {f.detail}" for f in findings if f.state != "ok"]
+def _render_text(findings: list[Finding], *, show_all: bool) -> str:
+    lines = [
+        f"{f.state.upper():8}{f.where} ({f.kind}): {f.detail or f'{f.rows} rows'}"
+        for f in findings
+        if show_all or f.state != "ok"
+    ]
     counts = Counter(finding.state for finding in findings)
     return "\n".join([*lines, ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))])

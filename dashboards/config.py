@@ -26,6 +26,7 @@ class Config:
         writer_seconds: how long both sides of a push may wait for their post.
         transfer_floor: bytes per second that a pair reaches while it transfers.
         coordination_share: share of the hand-over's seconds that coordination may take.
+        coordination_seconds: mean seconds per request below which no share of coordination is a problem.
         retransmitted_share: share of EFA packets that may be retransmitted.
     """
 
@@ -43,6 +44,7 @@ class Config:
     writer_seconds: float = 15
     transfer_floor: float = 1e9
     coordination_share: float = 0.4
+    coordination_seconds: float = 0.05
     retransmitted_share: float = 0.001
 
     def name(self, metric: table.Metric, suffix: str = "") -> str:

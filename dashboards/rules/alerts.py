@@ -27,11 +27,12 @@ def make_alerts(config: Config) -> tuple[Group, ...]:
 
 
 def coordination_share(config: Config) -> Alert:
-    """Two windows: now, and for long enough to matter."""
+    """Two windows: now, and for long enough to matter. And a floor: short prompts have a high share of very little."""
     limit, name = config.coordination_share, f"{config.recorded}coordination_share"
     return Alert(
         "KvlensCoordinationShareHigh", "warning", "10m",
-        f"{name}:5m > {limit} and {name}:1h > {limit / 2}",
+        f"{name}:5m > {limit} and {name}:1h > {limit / 2}\n"
+        f"  and {config.recorded}coordination_seconds:5m > {config.coordination_seconds:g}",
         "{{ $value | humanizePercentage }} of the hand-over ({{ $labels.mode }}) is spent waiting for coordination.",
         "Look at Incident breakdown: which segment grew, on which engine.",
     )  # fmt: skip

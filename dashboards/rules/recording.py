@@ -45,8 +45,20 @@ def record_shares(config: Config) -> tuple[Recording, ...]:
         _share(config, config.record(table.HANDOVER_SECONDS), RATE_WINDOW),
         # Reading the recorded rates over an hour costs a tenth of a one-hour rate over all engines.
         _share(config, f"avg_over_time({config.record(table.HANDOVER_SECONDS)}%s[1h])", "1h"),
+        record_coordination(config),
         Recording(f"{config.recorded}wire_seconds:p99", quantile(0.99, "cluster", wire)),
     )
+
+
+def record_coordination(config: Config) -> Recording:
+    """Record the mean coordination of a request in seconds: short prompts have high shares of very little."""
+    by = "cluster, namespace, model_name, mode"
+    seconds = config.record(table.HANDOVER_SECONDS) + '{class="coordination"}'
+    # Each request has one first step on its decode engine: that counts requests by mode.
+    requests = config.record(table.SEGMENT_SECONDS, "_count") + braces(f'segment="{table.FIRST_DECODE}"')
+    return Recording(
+        f"{config.recorded}coordination_seconds:5m", f"{total(by, seconds)} / ({total(by, requests)} > 0)"
+    )  # fmt: skip
 
 
 def _share(config: Config, series: str, window: str) -> Recording:

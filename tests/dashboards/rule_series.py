@@ -81,6 +81,7 @@ HEALTHY: Series = {
     handover("compute"): grow(20),
     handover("coordination"): grow(2),
     handover("transfer"): grow(2),
+    f'kvlens_segment_seconds_count{{{D}, mode="push", segment="first_decode"}}': grow(20),
     bucket("0.01"): grow(10),
     bucket("0.1"): grow(20),
     bucket("1"): grow(20),
@@ -166,6 +167,14 @@ CASES = (
     Case("events dropped", {EVENTS_DROPPED: turn(0, 50)}, {"KvlensDropping": 1}),
     Case("guard", {GUARD: turn(0, 1, 160)}, {"KvlensGuardErrors": 1}),
     # What looks like a fault and is none.
+    Case(
+        "a high share of very little",
+        {
+            handover("coordination"): turn(2, 100),
+            f'kvlens_segment_seconds_count{{{D}, mode="push", segment="first_decode"}}': grow(20000),
+        },
+        {},
+    ),
     Case("retransmissions, transfers as before", {efa("retrans_pkts"): turn(10, 5000)}, {}),
     Case("only D is late, by a little", {lateness("prefill", "count"): stay(0)}, {}),
     Case("blocks wait for a registration", {waiting("blocks"): grow(30)}, {}),
