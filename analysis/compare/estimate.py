@@ -127,9 +127,9 @@ def measure_memory(values: Floats, *, signed: bool = False) -> Memory:
         r = max(r, _correlate(np.sign(values) * stats.rankdata(np.abs(values))))
     if r * np.sqrt(len(values)) < SIGNIFICANT_LAG:
         return FORGETFUL
-    # The estimate is low by (1 + 3r) / n on average (Kendall 1954); half a standard error on top, as too low a
+    # The estimate is low by (1 + 3r) / n on average (Kendall 1954); one and a half standard errors on top, as too low a
     # correlation invents findings and too high a one only loses some.
-    r = min(r + (1 + 3 * r) / len(values) + 0.5 / np.sqrt(len(values)), 0.95)
+    r = min(r + (1 + 3 * r) / len(values) + 1.5 / np.sqrt(len(values)), 0.95)
     times = (1 + r) / (1 - r)
     batch = max(1, min(int(np.ceil(times)), len(values) // MIN_BATCHES))
     covered = times - 2 * r * (1 - r**batch) / (batch * (1 - r) ** 2)
