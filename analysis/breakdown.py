@@ -14,6 +14,7 @@ from .errors import KvlensError
 from .landing import estimate_landing
 from .progress import add_progress
 from .reasons import find_reasons
+from .reuse.readback import join_readbacks
 from .run import Run, read_client
 from .source import Session
 from .summary import add_bucket, summarize_modes
@@ -41,6 +42,7 @@ def break_down(session: Session) -> Breakdown:
     check_sides(session.run, health)
     client, bad_client_lines = read_client(session.run.client_path)
     attempts = join_router(session.query("milestones"), session.query("routers"))
+    attempts = join_readbacks(attempts, session.query("readbacks"))
     milestones = name_requests(add_bucket(attempts))
     requests = add_progress(estimate_landing(join_client(milestones, client)))
     if requests.is_empty():

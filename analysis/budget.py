@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from .segments import HIDDEN, PULL_CHAIN, PUSH_CHAIN, SEGMENTS
+from .handshakes import measure_handshakes
+from .reuse.readback import charge_readback
+from .segments import HIDDEN, PULL_CHAIN, PUSH_CHAIN, READBACK_PARTS, SEGMENTS, UNRESOLVED
 
 Chain = Sequence[tuple[str, str]]
 
@@ -22,10 +24,11 @@ NS_PER_MS = 1_000_000
 def build_budgets(milestones: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFrame:
     """Build the budget of every request that got a first token.
 
-    milestones: rows of sql/milestones.sql with their landing estimated (landing.py).
+    milestones: rows of sql/milestones.sql with their landing estimated (landing.py) and their readbacks
+    (reuse/readback.py).
     handshakes: rows of sql/handshakes.sql.
-    Returns the milestones with ttft, residual, uncertainty_ns, disorder, seg_<segment> and hid_<segment>, all Int64 ns
-    (NULL where a segment could not be told apart), and ttft_source.
+    Returns the milestones with ttft, residual, uncertainty_ns, disorder, seg_<segment>, hid_<segment> and rbk_<part of
+    the readback>, all Int64 ns (NULL where a segment could not be told apart), and ttft_source.
     """
     frame = choose_ends(milestones)
     frame = frame.filter(pl.col("ttft_end").is_not_null(), pl.col("ttft_start").is_not_null())
@@ -51,7 +54,7 @@ def choose_ends(milestones: pl.DataFrame) -> pl.DataFrame:
 
 
 def _charge_pull(frame: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFrame:
-    ordered = _charge_chain(_start_chain(frame), PULL_CHAIN)
+    ordered = charge_readback(_charge_chain(_start_chain(frame), PULL_CHAIN), handshakes)
     return _split_dispatch(ordered, handshakes, begins="at_d_alloc")
 
 
@@ -144,38 +147,12 @@ def _split_meeting(frame: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFram
     )
 
 
-def measure_handshakes(
-    frame: pl.DataFrame, handshakes: pl.DataFrame, sides: tuple[str, str, str], begin: pl.Expr, finish: pl.Expr
-) -> pl.Series:
-    """Measure the handshake time (ns) of an engine with a peer on a rank inside [begin, finish]; 0 where unknown.
-
-    Two look-ups in the cumulated handshake time per row, so that a storm of handshakes does not cost its square.
-    """
-    inside = _cumulate(frame, handshakes, sides, finish) - _cumulate(frame, handshakes, sides, begin)
-    return inside.fill_null(0).clip(lower_bound=0)
-
-
-def _cumulate(frame: pl.DataFrame, handshakes: pl.DataFrame, sides: Sequence[str], at: pl.Expr) -> pl.Series:
-    """Cumulated handshake time (ns) before `at`; NULL where `at` is."""
-    keys = dict(zip(sides, ("engine", "peer", "rank"), strict=True))
-    points = frame.select("row", at=at, **{theirs: pl.col(ours) for ours, theirs in keys.items()})
-    met = (
-        points.drop_nulls("at")
-        .sort("at")
-        .join_asof(
-            handshakes.sort("begin"), left_on="at", right_on="begin", by=list(keys.values()), check_sortedness=False
-        )
-    )
-    spent = pl.col("before_ns") + pl.min_horizontal("at", "finish") - pl.col("begin")
-    found = met.select("row", spent=spent.fill_null(0))
-    return points.select("row").join(found, on="row", how="left", maintain_order="left")["spent"]
-
-
 def finish(frame: pl.DataFrame) -> pl.DataFrame:
     """Add the residual and the columns of segments that no request of this run has."""
     if "late_side" not in frame.columns:
         frame = frame.with_columns(late_side=pl.lit(None, pl.String))
     absent = [f"seg_{name}" for name in SEGMENTS] + [f"hid_{name}" for name in HIDDEN]
+    absent += [f"rbk_{part}" for part in (*READBACK_PARTS, UNRESOLVED)]
     frame = frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in absent if name not in frame.columns)
     # Without a router there is no route, and arrival at P is ingress only where D was reached first (push).
     engine = pl.col("ttft_source") == "engine"

@@ -13,6 +13,7 @@ HINTS = {
     "route": "the request waited at the router before it was sent to prefill",
     "prefill_ingress": "the prefill engine's front end was busy",
     "prefill_queue": "the prefill engine was busy with other prompts",
+    "readback": "fetching an earlier turn's KV from the decode engine took it",
     "prefill_compute": "computing the prompt took it",
     "handoff_dispatch": "the router took its time between the prefill answer and the decode leg",
     "pairing": "the decode leg reached its scheduler only after the prompt was done",

@@ -6,6 +6,7 @@ CLASS_OF = {
     "route": "routing",
     "prefill_ingress": "frontend",
     "prefill_queue": "queue",
+    "readback": "transfer",
     "prefill_compute": "compute",
     "handoff_dispatch": "coordination",
     "pairing": "coordination",
@@ -29,7 +30,8 @@ HIDDEN = ("pairing", "decode_admission", "registration", "handshake")
 MEANING = {
     "route": "client request at router -> sent to the prefill engine",
     "prefill_ingress": "sent -> prefill scheduler has it",
-    "prefill_queue": "-> first scheduled on the prefill engine",
+    "prefill_queue": "-> first scheduled on the prefill engine, without the readback",
+    "readback": "blocks allocated on the prefill engine -> told that an earlier turn's KV is here (bidirectional)",
     "prefill_compute": "-> prompt done",
     "handoff_dispatch": "prompt done -> decode scheduler has it (router round trip)",
     "pairing": "prompt done -> decode scheduler has it (push: the decode leg came late)",
@@ -44,6 +46,21 @@ MEANING = {
     "first_decode": "-> first token out of the decode engine",
     "delivery": "-> first byte at the client",
 }
+
+# What a readback consists of, on the prefill engine's own worker; the same steps as those of a hand-over.
+READBACK_PARTS = {
+    "handshake": "coordination",
+    "dispatch": "coordination",
+    "post": "coordination",
+    "wire": "transfer",
+    "completion_lag": "coordination",
+}
+UNRESOLVED = "unresolved"
+"""Part of a readback that no worker span tells apart (a failed fetch has no transfer)."""
+
+# Classes of everything that a waterfall shows as a bar.
+CLASS_OF_BAR = CLASS_OF | {f"readback {part}": kind for part, kind in READBACK_PARTS.items()}
+BARS = tuple(CLASS_OF_BAR)
 
 # Milestone that ends each segment; pull walks one chain, push joins two branches at `ready`.
 PREFILL_CHAIN = (

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from .segments import CLASS_OF, CLASSES, HIDDEN, SEGMENTS
+from .segments import CLASS_OF, CLASSES, HIDDEN, READBACK_PARTS, SEGMENTS, UNRESOLVED
 
 QUANTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 
@@ -50,6 +50,8 @@ def summarize(rows: pl.DataFrame) -> dict[str, Any]:
         for name in SEGMENTS
         if rows[f"seg_{name}"].count()
     }
+    parts = {part: describe(rows[f"rbk_{part}"]) for part in (*READBACK_PARTS, UNRESOLVED)}
+    readback = {part: entry for part, entry in parts.items() if entry["count"]}
     classes = {kind: sum(entry["share"] for entry in segments.values() if entry["class"] == kind) for kind in CLASSES}
     return {
         "count": rows.height,
@@ -61,7 +63,7 @@ def summarize(rows: pl.DataFrame) -> dict[str, Any]:
         "residual_ms": describe(rows["residual"]),
         "uncertainty_ms": describe(rows["uncertainty_ns"]),
         "disorder_ms": describe(rows["disorder"]),
-    }
+    } | ({"readback": readback} if readback else {})
 
 
 def describe(values: pl.Series) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from ..breakdown import Breakdown
-from ..segments import HIDDEN, SEGMENTS
+from ..segments import HIDDEN, READBACK_PARTS, SEGMENTS, UNRESOLVED
 
 SCHEMA = 1
 
@@ -30,6 +30,10 @@ FACTS = (
     "prompt_tokens", "cached_tokens", "output_tokens", "bytes", "descriptors", "x_ranks", "x_rank", "siblings",
     "missing", "is_unfinished", "late_side",
 )  # fmt: skip
+READBACK_FACTS = {
+    name: pl.col(name).alias(name.removeprefix("rb_"))
+    for name in ("rb_outcome", "rb_tokens", "rb_blocks", "rb_bytes", "rb_descriptors", "rb_peer", "rb_ranks", "rb_rank")
+}
 RENAMED = {
     "p_engine": "prefill_engine",
     "d_engine": "decode_engine",
@@ -66,10 +70,18 @@ def list_requests(budgets: pl.DataFrame) -> list[dict[str, Any]]:
         **times,
         segments=pl.struct(_to_ms(f"seg_{name}").alias(name) for name in SEGMENTS),
         hidden=pl.struct(_to_ms(f"hid_{name}").alias(name) for name in HIDDEN),
+        readback_ms=pl.struct(_to_ms(f"rbk_{part}").alias(part) for part in (*READBACK_PARTS, UNRESOLVED)),
+        readback=pl.struct(*READBACK_FACTS.values(), uncertainty_ms=_to_ms("rb_uncertainty_ns"))
+        if READBACK_FACTS.keys() <= {*budgets.columns}
+        else pl.lit(None),
     ).to_dicts()
     for row in rows:
         row["segments"] = {name: value for name, value in row["segments"].items() if value is not None}
         row["hidden"] = {name: value for name, value in row["hidden"].items() if value is not None}
+        parts = {part: value for part, value in row.pop("readback_ms").items() if value is not None}
+        facts = row.pop("readback")
+        if parts:  # most runs have none
+            row |= {"readback_ms": parts, "readback": facts}
         row["finished"] = not row.pop("is_unfinished")
     return rows
 

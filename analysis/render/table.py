@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..breakdown import Breakdown
 from ..reasons import word_reason
-from ..segments import CLASS_OF, CLASSES, SEGMENTS
+from ..segments import CLASS_OF, CLASSES, READBACK_PARTS, SEGMENTS
 from .notes import list_notes
 
 STYLE_OF_CLASS = {
@@ -52,6 +52,8 @@ def render_mode(mode: str, summary: dict[str, Any]) -> RenderableType:
             table.add_row(
                 name + (" ~" if unsure else ""), Text(entry["class"], style), *_figures(entry), f"{entry['share']:.1%}"
             )
+        for part, inner in summary.get("readback", {}).items() if name == "readback" else ():
+            table.add_row(f"  {part}", Text(READBACK_PARTS.get(part, ""), "dim"), *_figures(inner), "", style="dim")
     table.add_row(
         "residual", "", *_figures(summary["residual_ms"]), f"{summary['classes']['residual']:.1%}", end_section=True
     )

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..segments import CLASS_OF, PULL_CHAIN, PUSH_CHAIN, SEGMENTS
+from ..segments import BARS, CLASS_OF_BAR, PULL_CHAIN, PUSH_CHAIN, READBACK_PARTS
 from .table import STYLE_OF_CLASS, word_row
 
 WIDTH = 48
@@ -29,10 +29,10 @@ def render_waterfall(row: dict[str, Any]) -> RenderableType:
     )
     lines = [Text(f"{'segment':<24}{'ms':>10}{'at ms':>11}", "bold")]
     for name, begin, end, charged, hidden in list_bars(row):
-        style = "dim" if hidden else STYLE_OF_CLASS[CLASS_OF[name]]
+        style = "dim" if hidden else STYLE_OF_CLASS[CLASS_OF_BAR[name]]
         label = f"hidden {name}" if hidden else name
         bar = draw(begin, end, ttft, "░" if hidden else "█")
-        lines.append(Text(f"{label:<24}{charged / 1e6:>10.2f}{begin / 1e6:>11.2f}  {bar}  {CLASS_OF[name]}", style))
+        lines.append(Text(f"{label:<24}{charged / 1e6:>10.2f}{begin / 1e6:>11.2f}  {bar}  {CLASS_OF_BAR[name]}", style))
     lines.append(Text(f"{'residual':<24}{row['residual'] / 1e6:>10.2f}  (not told apart)"))
     late = f"late side of the pairing: {row['late_side']}\n" if row["late_side"] else ""
     tail = Text(
@@ -53,7 +53,7 @@ def list_bars(row: dict[str, Any]) -> list[Bar]:
             bars += _split(segment, before - zero, at - zero, row)
         before = at
     bars += _list_hidden(row, zero)
-    order = {name: place for place, name in enumerate(SEGMENTS)}
+    order = {name: place for place, name in enumerate(BARS)}
     return sorted(bars, key=lambda bar: (bar[1], bar[4], order[bar[0]]))
 
 
@@ -67,7 +67,21 @@ def _split(segment: str, begin: int, end: int, row: dict[str, Any]) -> list[Bar]
     if segment == "dispatch":
         posted = row["seg_dispatch"] or 0
         return _lay_out(("handshake", "dispatch"), [end - begin - posted, posted], begin)
+    if segment == "prefill_queue" and row.get("seg_readback") is not None:
+        return _split_queue(begin, end, row)
     return [(segment, begin, end, end - begin, False)] if row[f"seg_{segment}"] is not None else []
+
+
+def _split_queue(begin: int, end: int, row: dict[str, Any]) -> list[Bar]:
+    """Split the prefill queue around its readback, and the readback into its parts where a worker told of them."""
+    zero = row["ttft_start"]
+    allocated, told = row["at_p_alloc"] - zero, row["at_p_told"] - zero
+    lengths = [row[f"rbk_{part}"] or 0 for part in READBACK_PARTS]
+    inner = _lay_out(tuple(f"readback {part}" for part in READBACK_PARTS), lengths, allocated)
+    whole = [("readback", allocated, told, told - allocated, False)]
+    bars = inner if inner and not row["rbk_unresolved"] else whole
+    around = [(begin, allocated), (told, end)]
+    return [("prefill_queue", low, high, high - low, False) for low, high in around if high > low] + bars
 
 
 def _lay_out(parts: tuple[str, ...], lengths: list[int], begin: int) -> list[Bar]:

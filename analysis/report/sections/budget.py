@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from ...segments import CLASS_OF, MEANING, SEGMENTS
+from ...segments import CLASS_OF, MEANING, READBACK_PARTS, SEGMENTS, UNRESOLVED
 from ...summary import BUCKETS, NO_BUCKET
 from ..model import Chart, Heading, Report, RunData, Section, Table
 from ..palette import BAR_PX, COLOUR_OF_CLASS, axis_ms, colour_by, make_spec
@@ -34,6 +34,7 @@ def build(report: Report) -> Section | None:
             draw_bars(bands, "Mean TTFT budget by percentile band, ms."),
             Heading("By prompt length", "Prompt tokens of the requests; n is their number."),
             draw_bars(lengths, "Mean TTFT budget by prompt length, ms."),
+            *_list_readbacks(report),
             Heading("What the segments are"),
             _list_segments(report),
         ],
@@ -115,6 +116,24 @@ def _tabulate(bars: list[Bar]) -> Table:
     rows = [[name, *(f"{one[name]:,.2f}" for one in means.values())] for name in present]
     total = ["TTFT", *(f"{sum(one.values()):,.2f}" for one in means.values())]
     return Table(("ms", *means), [*rows, total], marks={len(rows): "total"})
+
+
+def _list_readbacks(report: Report) -> list[Heading | Table]:
+    """What the readbacks consist of; nothing where no run read anything back."""
+    rows = []
+    for run in report.runs:
+        fetched = run.breakdown.budgets.filter(pl.col("seg_readback").is_not_null())
+        for part in ("readback", *READBACK_PARTS, UNRESOLVED):
+            values = fetched["seg_readback" if part == "readback" else f"rbk_{part}"].drop_nulls()
+            if not values.is_empty():
+                figures = [values.mean(), *(values.quantile(q, "linear") for q in (0.5, 0.9, 0.99))]
+                cells = (f"{float(figure or 0.0) / NS_PER_MS:,.2f}" for figure in figures)  # type: ignore[arg-type]
+                rows.append([run.name, part, READBACK_PARTS.get(part, ""), f"{values.len():,}", *cells])
+    if not rows:
+        return []
+    head = ("run", "part", "class", "requests", "mean ms", "p50", "p90", "p99")
+    title = Heading("What a readback consists of", "The fetch of an earlier turn's KV, with the parts of a hand-over.")
+    return [title, Table(head, rows, text_columns=3)]
 
 
 def _list_segments(report: Report) -> Table:

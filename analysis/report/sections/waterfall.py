@@ -8,7 +8,7 @@ import polars as pl
 
 from ...render.table import word_row
 from ...render.waterfall import list_bars
-from ...segments import CLASS_OF, CLASSES
+from ...segments import CLASS_OF_BAR, CLASSES
 from ..model import Chart, Heading, Report, RunData, Section, Table
 from ..palette import COLOUR_OF_CLASS, axis_ms, colour_by, make_spec
 
@@ -64,7 +64,7 @@ def draw_waterfall(row: dict[str, Any], *, legend: bool) -> Chart:
     bars = list_bars(row)
     data: list[dict[str, Any]] = [
         {
-            "segment": f"{name} (hidden)" if hidden else name, "class": CLASS_OF[name], "begin": begin / 1e6,
+            "segment": f"{name} (hidden)" if hidden else name, "class": CLASS_OF_BAR[name], "begin": begin / 1e6,
             "end": max(end, begin) / 1e6, "ms": charged / 1e6, "opacity": HIDDEN_OPACITY if hidden else 1.0,
         }
         for name, begin, end, charged, hidden in bars
