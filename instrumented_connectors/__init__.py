@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["NixlConnector", "NixlPullConnector", "NixlPushConnector"]
+__all__ = ["NixlBidirectionalConnector", "NixlConnector", "NixlPullConnector", "NixlPushConnector"]
 
 
 def __getattr__(name: str) -> Any:

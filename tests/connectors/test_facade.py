@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from instrumented_connectors import compat, connectors, runtime
+import instrumented_connectors
+from instrumented_connectors import compat, runtime
 from instrumented_connectors import guard as guard_module
 from instrumented_connectors.connectors import InstrumentedMixin
 from instrumented_connectors.scheduler_lens import NullSchedulerLens, SchedulerLens
@@ -177,8 +178,9 @@ def test_an_unwritable_directory_changes_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_real_classes_have_the_stock_names_and_every_seam() -> None:
-    for name in ("NixlConnector", "NixlPullConnector", "NixlPushConnector"):
-        cls = getattr(connectors, name)
+    for name in ("NixlConnector", "NixlPullConnector", "NixlPushConnector", "NixlBidirectionalConnector"):
+        # As vLLM loads them: from the package.
+        cls = getattr(instrumented_connectors, name)
         assert cls.__name__ == name
         assert compat.missing(cls, compat.REQUIRED_FACADE) == []
     assert [version for version in ("0.23.9", "0.24.0", "0.32.5", "0.33.0", "") if compat.is_supported(version)] == [
