@@ -1,0 +1,139 @@
+"""Holdings -> the lease ledger: blocks, block-seconds and GB-seconds by engine and reason, used and wasted, balance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+NS_PER_S = 1e9
+RUNNING = "running"
+OPEN = "unknown"
+"""Outcome of what was still held when the engine ended."""
+USED, WASTED = ("read", "sent", "received"), ("expired", "aborted")
+REASONS = {
+    "finished_awaiting_transfer": "prompt done, the decode engine has not read it yet",
+    "awaiting_next_turn": "decode engine keeps a turn for the next one's readback",
+    "reserved_awaiting_write": "push: allocated on decode before the write came",
+    "reserved_awaiting_read": "pull: allocated on decode until its read is done",
+    "aborted_awaiting_receive": "the request ended while its receive was in flight",
+    RUNNING: "requests while they run",
+}
+
+
+def classify(holdings: pl.DataFrame) -> pl.DataFrame:
+    """Add fate (used, wasted, open, unclear, running), held_ns, byte_ns and age_ns (at the read; NULL where none was).
+
+    An end whose cause was not seen (`released`) counts as used when a transfer of the blocks was seen. Ages come from
+    the reader's own spans where it shares the clock, else from the end of the lease.
+    """
+    # ClickHouse has its truth values as numbers.
+    holdings = holdings.with_columns(pl.col("same_clock", "is_warmup").cast(pl.Boolean).fill_null(value=False))
+    outcome, read = pl.col("outcome"), pl.col("read_begin").is_not_null()
+    reserved = pl.col("reason").str.starts_with("reserved_") | (pl.col("reason") == "aborted_awaiting_receive")
+    fate = (
+        pl.when(pl.col("reason") == RUNNING).then(pl.lit(RUNNING))
+        .when(outcome.is_in(USED)).then(pl.lit("used"))
+        .when(outcome.is_in(WASTED)).then(pl.lit("wasted"))
+        .when(outcome == OPEN).then(pl.lit("open"))
+        .when(reserved | read).then(pl.lit("used"))
+        .otherwise(pl.lit("unclear"))
+    )  # fmt: skip
+    held = pl.col("finish") - pl.col("begin")
+    seen = pl.when("same_clock").then(pl.col("read_begin") - pl.col("begin")).clip(lower_bound=0)
+    age = pl.when(fate == "used").then(pl.coalesce(pl.when(~reserved).then(seen), held))
+    per_block = pl.col("bytes") / pl.col("blocks")
+    return holdings.with_columns(
+        fate=fate, held_ns=held, age_ns=age, byte_ns=pl.col("block_ns") * pl.when(pl.col("blocks") > 0).then(per_block)
+    )
+
+
+def sum_ledger(classified: pl.DataFrame) -> pl.DataFrame:
+    """Sum the ledger by engine and reason, warm-ups left out.
+
+    Returns engine, role, reason, leases, blocks, block_s, gb_s (NULL where bytes are unknown), <fate>_block_s and
+    <fate>_gb_s of used, wasted, open and unclear, age_p50_s, age_p99_s (at the read), heartbeats, late_reads (landed
+    after the lease had expired) and one column per outcome that occurs, outcome_<name>.
+    """
+    rows = classified.filter(~pl.col("is_warmup"))
+    known = pl.col("byte_ns").is_not_null().any()
+    sums: dict[str, pl.Expr] = {}
+    for fate in ("used", "wasted", "open", "unclear"):
+        own = pl.col("fate") == fate
+        sums[f"{fate}_block_s"] = pl.col("block_ns").filter(own).sum() / NS_PER_S
+        sums[f"{fate}_gb_s"] = pl.when(known).then(pl.col("byte_ns").filter(own).sum() / NS_PER_S / 1e9)
+    leases = pl.col("reason") != RUNNING
+    outcomes = sorted({*rows.filter(leases)["outcome"]} - {""})
+    counts = {f"outcome_{name}": (pl.col("outcome") == name).sum() for name in outcomes}
+    age = pl.col("age_ns").filter(leases)
+    order = {name: place for place, name in enumerate(REASONS)}
+    return (
+        rows.group_by("engine", "role", "reason")
+        .agg(
+            leases=pl.len(),
+            blocks=pl.col("blocks").sum(),
+            block_s=pl.col("block_ns").sum() / NS_PER_S,
+            gb_s=pl.when(known).then(pl.col("byte_ns").sum() / NS_PER_S / 1e9),
+            **sums,
+            age_p50_s=age.quantile(0.5, "linear") / NS_PER_S,
+            age_p99_s=age.quantile(0.99, "linear") / NS_PER_S,
+            heartbeats=pl.col("heartbeats").fill_null(0).sum(),
+            late_reads=(
+                (pl.col("outcome") == "expired") & pl.col("same_clock") & (pl.col("read_end") > pl.col("finish"))
+            ).sum(),
+            **counts,
+        )
+        .sort("engine", pl.col("reason").replace_strict(order, default=len(order), return_dtype=pl.Int64))
+    )
+
+
+def balance(classified: pl.DataFrame) -> list[dict[str, Any]]:
+    """Balance every engine: blocks taken by leases, released, and still held at its end, which are listed.
+
+    lost: prompts that ended well and of which no lease was heard (a killed engine, lost spans): their blocks are in
+    none of the sums. Warm-ups count, as their blocks are blocks.
+    """
+    found = []
+    for (engine,), rows in sorted(classified.partition_by("engine", as_dict=True).items()):
+        leases = rows.filter(pl.col("reason") != RUNNING)
+        still = leases.filter(pl.col("fate") == "open")
+        taken, kept = int(leases["blocks"].sum()), int(still["blocks"].sum())
+        done = rows.filter((pl.col("reason") == RUNNING) & (pl.col("role") == "prefill")).filter(
+            pl.col("finish_reason").is_in(["finished_length_capped", "finished_stopped"])
+        )
+        lost = done.filter(~pl.col("id").is_in(leases["id"].implode()))
+        found.append({
+            "engine": engine, "leases": leases.height, "taken": taken, "released": taken - kept, "open": kept,
+            "balanced": kept == 0 and lost.is_empty(), "lost": lost["id"].to_list(),
+            "held": still.select("id", "key", "reason", "blocks", held_s=pl.col("held_ns") / NS_PER_S).to_dicts(),
+        })  # fmt: skip
+    return found
+
+
+def compare_usage(classified: pl.DataFrame, usage: pl.DataFrame) -> list[dict[str, Any]]:
+    """Compare the ledger's block-seconds with vLLM's own cache usage, integrated over the same window.
+
+    usage: engine, unix_ns and blocks of every sample. A sample counts until the next one. A running request's
+    block-seconds are known as one sum, so a request that the window cuts counts by its share of time inside.
+    """
+    found = []
+    for (engine,), samples in sorted(usage.sort("unix_ns").partition_by("engine", as_dict=True).items()):
+        if samples.height < 2:
+            continue
+        low, high = int(samples["unix_ns"][0]), int(samples["unix_ns"][-1])
+        step = samples["unix_ns"].diff().shift(-1).fill_null(0)
+        measured = float((samples["blocks"] * step).sum()) / NS_PER_S
+        rows = classified.filter(pl.col("engine") == engine).with_columns(
+            inside=(pl.min_horizontal("finish", pl.lit(high)) - pl.max_horizontal("begin", pl.lit(low))).clip(
+                lower_bound=0
+            )
+        )
+        share = pl.when(pl.col("held_ns") > 0).then(pl.col("inside") / pl.col("held_ns")).otherwise(0.0)
+        ledger = float(rows.select((pl.col("block_ns") * share).sum()).item() or 0.0) / NS_PER_S
+        found.append({
+            "engine": engine, "samples": samples.height, "window_s": (high - low) / NS_PER_S,
+            "measured_block_s": measured, "ledger_block_s": ledger,
+            "difference": (ledger - measured) / measured if measured else None,
+            "without_block_s": rows.filter(pl.col("block_ns").is_null() & (pl.col("inside") > 0)).height,
+        })  # fmt: skip
+    return found
