@@ -5,7 +5,26 @@ The assembler takes its names from here, `docs/spans.md` is generated from here,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from . import reuse_table, span_table
+from .span_table import (
+    BLOCKS,
+    BYTES,
+    D_SCHEDULER,
+    DESCRIPTORS,
+    DIRECTION,
+    FINISH_REASON,
+    OUTCOME,
+    P_SCHEDULER,
+    PEER_ENGINE,
+    PEER_REQUEST,
+    PROMPT_TOKENS,
+    RANK,
+    ROUTER,
+    THREAD,
+    WORKER,
+    Attribute,
+    Span,
+)  # fmt: skip
 
 SCHEMA = "1"
 """Version of the span schema. 1: first release."""
@@ -17,7 +36,6 @@ PREFILL = "prefill"
 PREFILL_QUEUE = "prefill.queue"
 PREFILL_COMPUTE = "prefill.compute"
 PREFILL_REMOTE_WAIT = "prefill.remote_wait"
-LEASE = "lease"
 DECODE = "decode"
 DECODE_ADMISSION = "decode.admission"
 DECODE_REMOTE_WAIT = "decode.remote_wait"
@@ -37,52 +55,13 @@ ROUTER_DECODE = "router.decode"
 STEP_BATCH = "step.batch"
 STEP_SLOW = "step.slow"
 THREADS_SAMPLE = "threads.sample"
+DECISION, VALIDATION, LEASE = reuse_table.DECISION, reuse_table.VALIDATION, reuse_table.LEASE
+
+COMMON, KEPT = span_table.COMMON, span_table.KEPT
 
 PROCESS_SPANS = frozenset({STEP_BATCH, STEP_SLOW, THREADS_SAMPLE})
 """Spans of a process rather than of a request: no sampler decides on them."""
 
-
-@dataclass(frozen=True)
-class Attribute:
-    """One span attribute: name below ``kv_transfer.``, unit ("" for text and counts) and meaning."""
-
-    name: str
-    unit: str
-    doc: str
-
-
-@dataclass(frozen=True)
-class Span:
-    """One kind of span: the process that emits it, what bounds it, its attributes."""
-
-    name: str
-    process: str
-    start: str
-    end: str
-    doc: str
-    attributes: tuple[Attribute, ...] = field(default=())
-
-
-REQUEST_ID = Attribute("request_id", "", "vLLM's internal request id, unique per attempt")
-REQUEST_KEY = Attribute("request_key", "", "client-visible request id recovered from it")
-RANK = Attribute("rank", "", "tensor-parallel rank of the worker")
-THREAD = Attribute("thread", "", "name of the thread that made the call")
-PEER_ENGINE = Attribute("peer_engine_id", "", "engine id of the other side")
-PEER_REQUEST = Attribute("peer_request_id", "", "the other side's internal request id")
-PROMPT_TOKENS = Attribute("prompt_tokens", "tokens", "length of the prompt")
-FINISH_REASON = Attribute("finish_reason", "", "vLLM's final request status, lower case")
-OUTCOME = Attribute("outcome", "", "how it ended")
-BLOCKS = Attribute("blocks", "blocks", "KV-cache blocks held by the request")
-DIRECTION = Attribute("direction", "", "READ (pull) or WRITE (push)")
-DESCRIPTORS = Attribute("descriptors", "", "NIXL descriptors in the transfer")
-BYTES = Attribute("bytes", "By", "bytes moved, as NIXL reports them")
-KEPT = Attribute("kept", "", "only if the sampler rejected the request: why it is here, slow, failed or hint")
-COMMON = (REQUEST_ID, REQUEST_KEY, KEPT)
-
-P_SCHEDULER = "prefill engine, scheduler"
-D_SCHEDULER = "decode engine, scheduler"
-WORKER = "worker"
-ROUTER = "router"
 
 SPANS: tuple[Span, ...] = (
     Span(
@@ -105,11 +84,7 @@ SPANS: tuple[Span, ...] = (
         PREFILL_COMPUTE, P_SCHEDULER, "first scheduled", "prompt done", "Prompt computation, all chunks.",
         (Attribute("chunks", "", "scheduler steps that computed the prompt"),),
     ),
-    Span(
-        LEASE, P_SCHEDULER, "request finished", "blocks released", "Blocks kept for the other side after the request.",
-        (BLOCKS, Attribute("outcome", "", "read, sent, expired, aborted, released (end seen, cause not) or unknown"),
-         Attribute("heartbeats", "", "lease extensions received")),
-    ),
+    *reuse_table.SPANS,
     Span(
         DECODE, D_SCHEDULER, "the scheduler has the request", "finished", "A request on the decode engine.",
         (PROMPT_TOKENS, Attribute("external_tokens", "tokens", "prompt tokens expected from the other side"),
@@ -165,7 +140,8 @@ SPANS: tuple[Span, ...] = (
     Span(NOTIFICATION, WORKER, "completion notification seen", "the same", "The other side says it is done.",
          (RANK, THREAD)),
     Span(COMPLETION, WORKER, "done or notification seen", "reported to the scheduler", "Worker-side completion lag.",
-         (RANK, OUTCOME)),
+         (RANK, OUTCOME,
+          Attribute("reason", "", "only if failed: expired, remote_unknown, foreign_engine or failed"))),
     Span(FAILURE, "any", "failure", "the same", "One failure, as vLLM's own failure funnel reports it.",
          (Attribute("failure_type", "", "vLLM's name of the failure"),
           Attribute("error_type", "", "class of the exception"), PEER_ENGINE)),

@@ -53,6 +53,8 @@ PROBES = (
     # Name the request that a transfer belongs to; without them it follows from the notification text.
     Probe("_read_blocks_for_req", "exact request of a read when several requests read one source (n > 1)"),
     Probe("_do_start_push_kv", "exact request of a write when ids were rewritten"),
+    # Asked only with `bidirectional_kv_xfer`.
+    Probe("_is_turn2_read_expired", "seconds to expiry, and whether a readback was declined for it"),
 )
 
 # The push writer's thread and what waits for it (0.26 and later): read for depths and ages, never changed.

@@ -7,13 +7,14 @@ from typing import Any
 
 from . import compat
 from .agent import CurrentRequest, wrap_agent
+from .decide import Policy
 from .guard import guard
 from .keep_hints import make_scheduler_lens, make_worker_lens
 from .probes import install_probes
 from .runtime import EngineIdentity, Runtime, get_runtime
 from .scheduler_lens import NullSchedulerLens
 from .settings import Settings
-from .stock import import_stock, mode_of, role_of
+from .stock import import_stock, mode_of, role_of, threshold_of
 from .thread_samples import list_thread_ids
 from .worker_lens import NullWorkerLens
 
@@ -69,6 +70,7 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
             self._attach_worker(identity, settings)
         else:
             self._runtime = get_runtime(identity, settings)
+            self._runtime.decisions.policy = Policy(identity.mode == "bidirectional", threshold_of(config))
             self._scheduler_lens = make_scheduler_lens(
                 self._runtime.recorder, settings.sampling, consumes=identity.role != "prefill",
                 outbox=self._runtime.outbox,

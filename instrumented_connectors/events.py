@@ -23,6 +23,10 @@ FINISH = 7  # request_id, status, computed_tokens, output_tokens, blocks, held
 KEEP = 8  # request_id: the other side says that this request is worth keeping
 FACTS = 9  # [{request_id: what a worker says of it}], see metrics.facts
 
+OFFER = 11  # request_id, is_prefill, values of offers.FIELDS
+# [{engine_id: (its monotonic clock less ours in ns | None, its KV-cache blocks | None)}], from this engine's workers
+PEERS = 12
+
 VERDICTS = 10  # {request_id: why it is kept | None: dropped}, the scheduler's verdicts for its workers
 
 # Worker side.
@@ -38,6 +42,9 @@ NOTIFIED = 26  # [message], thread
 SENT = 27  # end_ns, message, thread, ok
 HANDSHAKE = 28  # end_ns, peer_engine_id, reason ("" when it worked), notif_only
 FAILURE = 29  # failure_type, request_id | None, error class | "", peer_engine_id | None
+# request_id | None, peer_engine_id, its monotonic clock less ours in seconds | None, its blocks | None, whether the
+# blocks to read have expired
+READ_CHECK = 31
 # (number of the step, tokens, requests, preempted requests) | None, metadata bound, load begins, load returned (0: not
 # called), ns in wait_for_save, poll begins, thread
 WORKER_STEP = 30

@@ -25,19 +25,22 @@ def install_probes(worker: Any, recorder: Recorder, current: CurrentRequest) -> 
         "_log_failure": lambda call: _probe_failure(call, recorder),
         "_read_blocks_for_req": lambda call: _probe_submission(call, current),
         "_do_start_push_kv": lambda call: _probe_submission(call, current),
+        "_is_turn2_read_expired": lambda call: _probe_expiry(call, worker, recorder, current),
     }
     lost = []
     for probe in PROBES:
         method = getattr(worker, probe.method, None)
         if callable(method):
             setattr(worker, probe.method, makers[probe.method](method))
-        elif not _other_mode(worker, probe.method):
+        elif not _is_unused(worker, probe.method):
             lost.append(probe.loses)
     return lost
 
 
-def _other_mode(worker: Any, method: str) -> bool:
-    """A pull worker has no push methods and the other way round: nothing is lost then."""
+def _is_unused(worker: Any, method: str) -> bool:
+    """A pull worker has no push methods and the other way round, only bidirectional ones read back: nothing is lost."""
+    if method == "_is_turn2_read_expired":
+        return not getattr(worker, "_bidirectional_kv_xfer_enabled", False)
     pair = {"_read_blocks_for_req", "_do_start_push_kv"}
     return method in pair and any(callable(getattr(worker, other, None)) for other in pair - {method})
 
@@ -51,6 +54,24 @@ def _probe_submission(call: Callable[..., Any], current: CurrentRequest) -> Call
             current.request_id = None
 
     return submit
+
+
+def _probe_expiry(
+    call: Callable[..., Any], worker: Any, recorder: Recorder, current: CurrentRequest
+) -> Callable[..., Any]:
+    def is_expired(*args: Any, **kwargs: Any) -> Any:
+        expired = call(*args, **kwargs)
+        with guard("probe.expiry"):
+            remote = (args[0] if args else kwargs["meta"]).remote
+            offset = getattr(worker, "_engine_clock_offset", {}).get(remote.engine_id)
+            blocks = getattr(worker, "dst_num_blocks", {}).get(remote.engine_id)
+            recorder.record((
+                events.READ_CHECK, perf_counter_ns(), current.request_id, remote.engine_id, offset, blocks,
+                bool(expired),
+            ))  # fmt: skip
+        return expired
+
+    return is_expired
 
 
 def _probe_handshake(call: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:

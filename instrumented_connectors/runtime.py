@@ -18,11 +18,13 @@ from . import catalogue
 from .assembler import Assembler
 from .clock import Clock
 from .compat import distribution_version, vllm_version
+from .decisions import DecisionSpans
 from .guard import guard
 from .metrics.collect import Collector
 from .metrics.own import Increments, Total, read_queues, read_sampling, read_spans, read_totals
 from .pipeline import Pipeline, build_pipeline
 from .recorder import Recorder
+from .request_spans import RequestEmitter
 from .scheduler_spans import SchedulerSpans
 from .settings import DRAIN_INTERVAL_S, Settings
 from .sinks import build_sinks
@@ -73,12 +75,18 @@ class Runtime:
         factory = SpanFactory(self.metrics, _resource(identity, self.clock), self.clock, identity.engine_id)
         self._factory = factory
         follows = identity.mode != "push"
+        self.decisions = DecisionSpans(
+            RequestEmitter(factory, traces), identity.engine_id, identity.mode, settings.max_requests,
+            self.metrics.facts,
+        )  # fmt: skip
         self._scheduler = SchedulerSpans(
-            factory, traces, causes, settings.max_requests, follows_peer=follows, facts=self.metrics.facts
-        )
+            factory, traces, causes, settings.max_requests, follows_peer=follows, facts=self.metrics.facts,
+            decisions=self.decisions,
+        )  # fmt: skip
         self.transfers = TransferSpans(factory, traces, causes, settings.max_requests)
         # The worker's events come first: they say why a lease ended before the scheduler's say that it did.
         self.assembler.add(self.transfers)
+        self.assembler.add(self.decisions)
         self.assembler.add(self._scheduler)
         self.assembler.add(self.metrics)
         self.steps = StepRecords(factory, settings.max_requests)
@@ -107,7 +115,7 @@ class Runtime:
             self.threads.tick(now)
 
     def _make_own_figures(self, factory: SpanFactory) -> Callable[[], Iterator[Total]]:
-        builders = (self.transfers, self._scheduler, self.steps)
+        builders = (self.transfers, self._scheduler, self.decisions, self.steps)
         increments = Increments(
             lambda: chain(
                 read_totals(self.metrics.process, self.recorder, self.assembler, factory, builders),

@@ -9,6 +9,7 @@ from . import events
 from .events import MATCH, STEP, STEP_END
 from .guard import guarded, report
 from .identity import TraceParent, request_trace_context
+from .offers import read_fields
 from .recorder import Recorder
 
 StepMark = tuple[int, int, int, int]
@@ -59,6 +60,8 @@ class SchedulerLens(NullSchedulerLens):
             bool(params.get("do_remote_prefill")) or (self._consumes and not is_prefill),
             _text(params.get("remote_engine_id")), _text(params.get("remote_request_id")), context,
         ))  # fmt: skip
+        if is_prefill or params.get("do_remote_prefill"):
+            self._record((events.OFFER, perf_counter_ns(), request.request_id, is_prefill, read_fields(params)))
 
     # What follows runs in every step: the guard is written out, since the decorator's call costs as much as the event.
 

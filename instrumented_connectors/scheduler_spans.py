@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.trace import SpanKind
 
 from . import catalogue as names
 from . import events
+from .decisions import DecisionSpans
 from .events import Event
-from .identity import derive_span_id, derive_trace_id, request_key
+from .identity import derive_trace_id, request_key
 from .metrics.facts import Fact, FactBook
+from .request_spans import RequestEmitter, peer_root_id, with_request
+from .request_state import RequestState
 from .spans import Attributes, SpanFactory
 from .traces import TraceBook
 
 # More steps than this can't be in flight (vLLM's batch queue holds as many as there are pipeline stages).
 MAX_OPEN_STEPS = 64
-
-
-@dataclass(slots=True)
-class RequestState:
-    """Milestones of one request on this engine (monotonic ns)."""
-
-    request_id: str
-    is_prefill: bool
-    arrived: int
-    prompt_tokens: int
-    peer_engine_id: str | None = None
-    peer_request_id: str | None = None
-    attempts: int = 0
-    local_tokens: int = 0
-    external_tokens: int = 0
-    blocks: int = 0
-    allocated: int | None = None
-    told: int | None = None
-    scheduled: int | None = None
-    first_token: int | None = None
-    remaining: int = 0
-    computed: int = 0
-    steps: int = 0
-    finish: tuple[int, str, int] | None = None  # monotonic ns, status, output tokens
 
 
 class SchedulerSpans:
@@ -54,6 +32,7 @@ class SchedulerSpans:
         limit: requests followed at most; the oldest are given up and counted in `evicted`.
         follows_peer: a decoding request takes its trace from the prefill request that it reads (pull).
         facts: what workers in other processes say of a request; None when there are none.
+        decisions: follows what prefill requests might fetch.
     """
 
     def __init__(
@@ -65,7 +44,10 @@ class SchedulerSpans:
         *,
         follows_peer: bool = False,
         facts: FactBook | None = None,
+        decisions: DecisionSpans | None = None,
     ) -> None:
+        self._emitter = RequestEmitter(factory, traces)
+        self._decisions = decisions or DecisionSpans(self._emitter, factory.engine_id, "pull", limit)
         self._follows_peer = follows_peer
         self._facts = facts
         self._factory = factory
@@ -123,7 +105,9 @@ class SchedulerSpans:
         state.allocated, state.external_tokens, state.blocks = at, external_tokens, blocks
         if external_tokens == 0:
             state.told = at
-        if not state.is_prefill:
+        if state.is_prefill:
+            self._decisions.allocated(state)
+        else:
             self._emit(state, names.DECODE_ADMISSION, state.arrived, at, {"attempts": state.attempts})
 
     def _on_told(self, event: Event) -> None:
@@ -133,17 +117,19 @@ class SchedulerSpans:
             if state is None or state.allocated is None or state.told is not None:
                 continue
             state.told = at
-            self._emit_remote_wait(state, state.allocated, at, failed=request_id in failed)
+            state.failed = request_id in failed
+            self._emit_remote_wait(state, state.allocated, at)
+            self._decisions.told(state, at)
         for request_id in sent:
             self._end_lease(request_id, at)
 
-    def _emit_remote_wait(self, state: RequestState, start: int, end: int, *, failed: bool) -> None:
-        attributes: dict[str, str | int] = {"outcome": "failed" if failed else "ok"}
+    def _emit_remote_wait(self, state: RequestState, start: int, end: int) -> None:
+        attributes: dict[str, str | int] = {"outcome": "failed" if state.failed else "ok"}
         name = names.DECODE_REMOTE_WAIT
         if state.is_prefill:
             name = names.PREFILL_REMOTE_WAIT
             attributes |= {"blocks": state.blocks, "external_tokens": state.external_tokens}
-        self._emit(state, name, start, end, attributes, error=failed)
+        self._emit(state, name, start, end, attributes, error=state.failed)
 
     def _on_step(self, event: Event) -> None:
         _, at, scheduled, new_requests, *_ = event
@@ -205,6 +191,7 @@ class SchedulerSpans:
         self._requests.pop(state.request_id, None)
         self._prompting.pop(state.request_id, None)
         assert state.finish is not None
+        self._decisions.finished(state)
         at, status, output_tokens = state.finish
         common: dict[str, str | int | None] = {"prompt_tokens": state.prompt_tokens, "finish_reason": status}
         if state.is_prefill:
@@ -239,27 +226,20 @@ class SchedulerSpans:
     def _emit_lease(self, request_id: str, lease: tuple[int, int], at: int, cause: tuple[str, int] | None) -> None:
         (start, blocks), (outcome, heartbeats) = lease, cause or ("released", 0)
         attributes: Attributes = {"blocks": blocks, "outcome": outcome, "heartbeats": heartbeats}
-        self._emit_for(request_id, names.LEASE, start, at, attributes, error=outcome == "expired")
+        self._emitter.emit(request_id, names.LEASE, start, at, attributes, error=outcome == "expired")
         self._traces.forget(request_id)
 
     def close(self, at: int) -> None:
         """Emit the spans that are still open when the engine shuts down, with an unknown outcome."""
+        self._decisions.close(self._requests.values(), at)
         for request_id, (start, blocks) in self._leases.items():
-            self._emit_for(request_id, names.LEASE, start, at, {"blocks": blocks, "outcome": "unknown"})
+            self._emitter.emit(request_id, names.LEASE, start, at, {"blocks": blocks, "outcome": "unknown"})
         self._leases.clear()
 
     def _emit(
         self, state: RequestState, name: str, start: int, end: int, attributes: Attributes, *, error: bool = False
     ) -> None:
-        self._emit_for(state.request_id, name, start, end, attributes, error=error)
-
-    def _emit_for(
-        self, request_id: str, name: str, start: int, end: int, attributes: Attributes, *, error: bool = False
-    ) -> None:
-        self._factory.emit(
-            name, self._traces.trace_id(request_id), start, end, with_request(request_id, attributes),
-            parent_id=self._factory.root_id(request_id), error=error,
-        )  # fmt: skip
+        self._emitter.emit(state.request_id, name, start, end, attributes, error=error)
 
     def _emit_root(self, state: RequestState, name: str, end: int, attributes: dict[str, Any]) -> None:
         trace_id = self._traces.trace_id(state.request_id)
@@ -280,13 +260,3 @@ def _cause_of(fact: Fact | None) -> tuple[str, int] | None:
 
 
 FAILED = frozenset({"finished_error"})
-
-
-def with_request(request_id: str, attributes: Attributes) -> Attributes:
-    """Return the attributes with those that every request-scoped span has."""
-    return {"request_id": request_id, "request_key": request_key(request_id), **attributes}
-
-
-def peer_root_id(engine_id: str, request_id: str) -> int:
-    """Return the span id that the peer engine gives the request's root span."""
-    return derive_span_id(engine_id, request_id)

@@ -16,7 +16,7 @@ logger = logging.getLogger("kvlens")
 
 _REQUEST = frozenset({
     names.PREFILL, names.PREFILL_REMOTE_WAIT, names.DECODE, names.DECODE_REMOTE_WAIT, names.DECODE_FIRST_STEP,
-    names.FAILURE, names.ROUTER_REQUEST,
+    names.FAILURE, names.DECISION, names.VALIDATION, names.ROUTER_REQUEST,
 })  # fmt: skip
 _TRANSFER = _REQUEST | {names.LEASE, names.HANDSHAKE, names.PAIRING, names.POST, names.WIRE, names.COMPLETION}
 

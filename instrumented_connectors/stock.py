@@ -40,3 +40,8 @@ def backend_of(config: Any) -> str:
     """Return the NIXL backends that the engine asks for, joined by a plus sign (vLLM's default is UCX)."""
     names = config.get_from_extra_config("backends", ["UCX"])
     return "+".join(map(str, names)) if isinstance(names, (list, tuple)) and names else str(names)
+
+
+def threshold_of(config: Any) -> int:
+    """Return from how many tokens on P reads back (vLLM's default is 64)."""
+    return int(config.get_from_extra_config("kv_recompute_threshold", 64))

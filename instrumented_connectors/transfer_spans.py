@@ -12,7 +12,7 @@ from . import events
 from .compat import PUSH_REGISTRATION_PREFIX
 from .events import Event
 from .identity import base_id, derive_span_id, derive_trace_id
-from .scheduler_spans import with_request
+from .request_spans import with_request
 from .spans import Attributes, SpanFactory
 from .traces import TraceBook
 
@@ -51,6 +51,8 @@ class Tables:
     seen: OrderedDict[str, int] = field(default_factory=OrderedDict)
     heartbeats: OrderedDict[str, int] = field(default_factory=OrderedDict)
     ended: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    blames: OrderedDict[str, str] = field(default_factory=OrderedDict)  # request -> why its receive fails
+    refusals: OrderedDict[str, str] = field(default_factory=OrderedDict)  # engine -> why its last handshake failed
 
 
 class TransferSpans:
@@ -86,6 +88,7 @@ class TransferSpans:
             events.SENT: self._on_sent,
             events.HANDSHAKE: self._on_handshake,
             events.FAILURE: self._on_failure,
+            events.READ_CHECK: self._on_read_check,
         }
 
     # -- what the scheduler handed to the worker -------------------------------------------------
@@ -117,6 +120,8 @@ class TransferSpans:
         request_id = current or self._find_request(operation, peer)
         if peer is None and request_id is not None:
             peer = self._known.peers.get(request_id, (None, None))[1]
+        if request_id is not None and operation == "READ":
+            self._put(self._known.blames, request_id, "failed")
         transfer = Transfer(operation, descriptors, request_id, peer, start, end, thread)
         if operation == "WRITE" and request_id is not None and peer is not None:
             self._pair(request_id, peer)
@@ -259,8 +264,10 @@ class TransferSpans:
         for request_id in received:
             seen = self._known.seen.pop(request_id, None)
             bad = request_id in failed
+            # The worker tries nothing when it has given up the other engine before.
+            blame = self._known.blames.pop(request_id, "remote_unknown")
             if seen is not None or bad:
-                attributes = {"rank": self.rank, "outcome": "failed" if bad else "ok"}
+                attributes = {"rank": self.rank, "outcome": "failed" if bad else "ok", "reason": blame if bad else None}
                 self._emit(request_id, names.COMPLETION, seen or at, at, attributes, error=bad)
             self._forget_received(request_id)
         for request_id in sent:
@@ -291,6 +298,7 @@ class TransferSpans:
             "peer_engine_id": peer_engine_id, "outcome": "error" if reason else "ok", "reason": reason or None,
             "notif_only": notif_only, "rank": self.rank,
         }  # fmt: skip
+        self._put(self._known.refusals, peer_engine_id, reason)
         trace_id = derive_trace_id(f"handshake {self._factory.engine_id} {peer_engine_id} {self.rank} {start}")
         self._factory.emit(names.HANDSHAKE, trace_id, start, end, attributes, error=bool(reason))
 
@@ -300,7 +308,22 @@ class TransferSpans:
             "failure_type": failure_type, "error_type": error_type or None, "peer_engine_id": peer_engine_id,
             "rank": self.rank,
         }  # fmt: skip
+        if request_id is not None:
+            self._blame(request_id, failure_type)
         self._emit(request_id, names.FAILURE, at, at, attributes, error=True)
+
+    def _blame(self, request_id: str, failure_type: str) -> None:
+        blame = "failed"
+        if failure_type.startswith("handshake"):
+            engine_id = self._known.peers.get(request_id, (None, None))[0]
+            mismatch = self._known.refusals.get(engine_id or "") == "engine_id_mismatch"
+            blame = "foreign_engine" if mismatch else "remote_unknown"
+        self._put(self._known.blames, request_id, blame)
+
+    def _on_read_check(self, event: Event) -> None:
+        _, _, request_id, _engine_id, _offset, _blocks, expired = event
+        if expired and request_id is not None:
+            self._put(self._known.blames, request_id, "expired")
 
     # -- helpers --------------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import decide, offers
+
 PREFIX = "kvlens_"
 OVERFLOW = "overflow"
 """Label value that takes what exceeds a label's bound."""
@@ -184,7 +186,13 @@ FAILURES = _counter(
 )  # fmt: skip
 DECISIONS = _counter(
     "decisions", "Fetch-or-recompute decisions by reason.", "reason", bounds={"reason": 24},
+    presets=tuple((reason,) for reason in decide.REASONS),
     roles=("prefill",), modes=("bidirectional",), fed_by="prefill engine, bidirectional",
+)  # fmt: skip
+VALIDATIONS = _counter(
+    "invalid_offers", "Requests whose transfer parameters had something wrong with them, by the reason. "
+    "prefix_mismatch: the prompt doesn't begin with what a fetch would bring.", "reason", bounds={"reason": 24},
+    presets=tuple((reason,) for reason in offers.REASONS), fed_by="engines that are offered blocks",
 )  # fmt: skip
 
 HELD_BLOCKS = _gauge(
@@ -238,7 +246,7 @@ OVERHEAD_SECONDS = _counter(
 )  # fmt: skip
 
 METRICS: tuple[Metric, ...] = (
-    SEGMENT_SECONDS, HANDOVER_SECONDS, REQUESTS, REMOTE_LOADS, EXPECTED_REMOTE_MISSING, DECISIONS,
+    SEGMENT_SECONDS, HANDOVER_SECONDS, REQUESTS, REMOTE_LOADS, EXPECTED_REMOTE_MISSING, DECISIONS, VALIDATIONS,
     PAIRING_LATENESS, PAIRINGS, PUSH_WAITING, PUSH_OLDEST,
     LEASE_SECONDS, HELD_BLOCKS, HELD_REQUESTS, OLDEST_HELD,
     TRANSFERRED_BYTES, TRANSFER_SECONDS, TRANSFER_UNCERTAIN_SECONDS, TRANSFERS, TRANSFER_DESCRIPTORS,

@@ -86,6 +86,8 @@ class Collector:
         self._waiting = PushWaiting(limit)
         self._gatherer = FactGatherer(limit)
         self._dispatchable: OrderedDict[str, int] = OrderedDict()  # request -> Unix ns since when it could be posted
+        self._peers: OrderedDict[str, tuple[int | None, int | None]] = OrderedDict()
+        self._learned: dict[str, tuple[int | None, int | None]] = {}
         self._slot: deque[Payload] = deque(maxlen=1)
         self._published = self._now()
         self._touched = self._forced = False
@@ -100,6 +102,7 @@ class Collector:
             events.PREP: self._on_prep,
             events.NOTIFIED: self._on_notified,
             events.RESULTS: self._on_results,
+            events.READ_CHECK: self._on_read_check,
         }
 
     # -- delivery: engine thread -----------------------------------------------------------------------------
@@ -140,11 +143,13 @@ class Collector:
         self._window = Window(self._bounds)
         if facts := self._gatherer.take():
             payload["r"] = facts
+        if learned := self._learned:
+            payload["o"], self._learned = learned, {}
         if forced:
             payload["f"] = True
         with suppress(IndexError):
             payload = merge(self._slot.popleft(), payload)
-        if forced or any(payload[part] for part in ("c", "g", "h")) or facts:
+        if forced or any(payload[part] for part in ("c", "g", "h")) or facts or learned:
             self._slot.append(payload)
 
     def _measure_state(self, now: int) -> Iterator[Total]:
@@ -196,6 +201,8 @@ class Collector:
             self._gatherer.transfer(request_id, start, end)
         elif name == spans.COMPLETION and self._mode == "push":
             self._gatherer.coordinate(request_id, end - start)
+        elif name == spans.COMPLETION and ok == "failed":
+            self._gatherer.blame(request_id, str(attributes.get(spans.PREFIX + "reason") or ""))
 
     def _put(self, request_id: str, unix_ns: int) -> None:
         self._dispatchable[request_id] = unix_ns
@@ -263,6 +270,14 @@ class Collector:
                 if data is not None:
                     self._touched = True
                     self._waiting.register(data["request_id"], at)
+
+    def _on_read_check(self, event: Event) -> None:
+        _, _, _, engine_id, offset, blocks, _ = event
+        peer = (None if offset is None else round(offset * 1e9), blocks)
+        if self._peers.get(engine_id) != peer:
+            self._learned[engine_id] = self._peers[engine_id] = peer
+            while len(self._peers) > self._limit:
+                self._peers.popitem(last=False)
 
     def _on_results(self, event: Event) -> None:
         _, _, received, sent, _failed = event

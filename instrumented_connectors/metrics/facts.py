@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+V = TypeVar("V")
 
 WAIT_NS = 4_000_000_000
 """How long the scheduler side waits for a worker's facts; they travel about once a second, with a step's results."""
@@ -37,6 +39,7 @@ class Fact:
         heartbeats: lease extensions received.
         coordination_ns: waits and calls of this side's worker on the request's path.
         transfer_ns: first post returned until the last transfer was seen done.
+        reason: why a receive failed (expired, remote_unknown, foreign_engine, failed), "" for one that didn't.
         ranks: how many ranks have reported.
     """
 
@@ -44,17 +47,19 @@ class Fact:
     heartbeats: int = 0
     coordination_ns: int = 0
     transfer_ns: int = 0
+    reason: str = ""
     ranks: int = 1
 
     def encode(self) -> list[Any]:
         """Return plain values for the stats."""
-        return [self.outcome, self.heartbeats, self.coordination_ns, self.transfer_ns]
+        return [self.outcome, self.heartbeats, self.coordination_ns, self.transfer_ns, self.reason]
 
     def merge(self, other: Fact) -> None:
         """Take in another rank's report: the worst outcome, the slowest rank's times."""
         if _WORST.get(other.outcome, 0) > _WORST.get(self.outcome, 0):
             self.outcome = other.outcome
         self.heartbeats = max(self.heartbeats, other.heartbeats)
+        self.reason = self.reason or other.reason
         if other.coordination_ns + other.transfer_ns > self.coordination_ns + self.transfer_ns:
             self.coordination_ns, self.transfer_ns = other.coordination_ns, other.transfer_ns
         self.ranks += other.ranks
@@ -142,6 +147,7 @@ class FactGatherer:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._open: OrderedDict[str, list[int]] = OrderedDict()  # coordination ns, wire start, wire end
+        self._blames: OrderedDict[str, str] = OrderedDict()
         self.ready: OrderedDict[str, list[Any]] = OrderedDict()
 
     def coordinate(self, request_id: str, nanoseconds: int) -> None:
@@ -154,10 +160,16 @@ class FactGatherer:
         entry[1] = min(entry[1] or start, start)
         entry[2] = max(entry[2], end)
 
+    def blame(self, request_id: str, reason: str) -> None:
+        """Say why a request's receive failed."""
+        self._blames[request_id] = reason
+        _trim(self._blames, self._limit)
+
     def report(self, request_id: str, outcome: str = "", heartbeats: int = 0) -> None:
         """Close a request's lease, or without an outcome its receive: the facts wait for delivery."""
         coordination, start, end = self._open.pop(request_id, (0, 0, 0))
-        fact = Fact(outcome, heartbeats, coordination, end - start)
+        blame = "" if outcome else self._blames.pop(request_id, "")
+        fact = Fact(outcome, heartbeats, coordination, end - start, blame)
         self.ready[request_id if outcome else receive_of(request_id)] = fact.encode()
         _trim(self.ready, self._limit)
 
@@ -172,6 +184,6 @@ class FactGatherer:
         return entry
 
 
-def _trim(table: OrderedDict[str, list[Any]], limit: int) -> None:
+def _trim(table: OrderedDict[str, V], limit: int) -> None:
     while len(table) > limit:
         table.popitem(last=False)

@@ -90,8 +90,10 @@ def _measure_other(name: str, seconds: float, attributes: Mapping[str, Any]) -> 
         yield table.HANDSHAKES, (_get(attributes, "reason") or _text(attributes, "outcome"),), 1
     elif name == spans.FAILURE:
         yield table.FAILURES, (_text(attributes, "failure_type"),), 1
-    elif name == "decision":
+    elif name == spans.DECISION:
         yield table.DECISIONS, (_text(attributes, "reason"),), 1
+    elif name == spans.VALIDATION:
+        yield table.VALIDATIONS, (_text(attributes, "reason"),), 1
 
 
 def _get(attributes: Mapping[str, Any], name: str) -> Any:

@@ -113,6 +113,10 @@ class SchedulerPort(Port):
             report("SchedulerPort.told", error)
 
     def _take_facts(self, payloads: list[Payload]) -> None:
+        # What the workers learned of other engines first: who waits for a fact may need it.
+        learned = [payload.pop("o") for payload in payloads if "o" in payload]
+        if learned:
+            self._record((events.PEERS, perf_counter_ns(), learned))
         facts = [payload.pop("r") for payload in payloads if "r" in payload]
         if facts:
             self._record((events.FACTS, perf_counter_ns(), facts))

@@ -92,9 +92,9 @@ def merge(into: Payload, other: Payload) -> Payload:
     for key, cells in other["h"].items():
         mine = into["h"].get(key)
         into["h"][key] = [a + b for a, b in zip(mine, cells, strict=True)] if mine else cells
-    for key in ("r", "f"):
+    for key in ("r", "o", "f"):
         if key in other:
-            into[key] = {**into.get(key, {}), **other[key]} if key == "r" else True
+            into[key] = True if key == "f" else {**into.get(key, {}), **other[key]}
     return into
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from helpers import MS, Sink, make_clock
 from opentelemetry.sdk.resources import Resource
 
+from instrumented_connectors.decisions import DecisionSpans
 from instrumented_connectors.metrics.collect import Collector
 from instrumented_connectors.metrics.port import SchedulerPort, WorkerPort
 from instrumented_connectors.metrics.window import Payload, merge, read_payload
 from instrumented_connectors.recorder import Recorder
+from instrumented_connectors.request_spans import RequestEmitter
 from instrumented_connectors.scheduler_spans import SchedulerSpans
 from instrumented_connectors.spans import SpanFactory
 from instrumented_connectors.traces import TraceBook
@@ -44,10 +46,14 @@ class Process:
         self.collector.backend, self.collector.rank = "UCX", rank
         traces = TraceBook(100)
         self.transfers = TransferSpans(factory, traces, causes, 100, rank)
+        self.decisions = DecisionSpans(
+            RequestEmitter(factory, traces), identity.engine_id, mode, 100, self.collector.facts
+        )  # fmt: skip
         self.scheduler = SchedulerSpans(
-            factory, traces, causes, 100, follows_peer=mode != "push", facts=self.collector.facts
-        )
-        self.builders = (self.transfers, self.scheduler, self.collector)
+            factory, traces, causes, 100, follows_peer=mode != "push", facts=self.collector.facts,
+            decisions=self.decisions,
+        )  # fmt: skip
+        self.builders = (self.transfers, self.decisions, self.scheduler, self.collector)
         self.port: Any
         if scheduler:
             self.collector.process = "scheduler"

@@ -1,0 +1,337 @@
+"""The decision span: one per request on P, with its grounds, what came of it, and what it cost against the rest."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers import MS, Sink, make_factory
+from metric_processes import Process, cross, make_output
+
+from instrumented_connectors import decide
+from instrumented_connectors.decide import Policy
+from instrumented_connectors.decisions import DecisionSpans
+from instrumented_connectors.estimates import CostModel, fit
+from instrumented_connectors.events import (
+    ALLOC,
+    ARRIVE,
+    FAILURE,
+    FINISH,
+    HANDSHAKE,
+    LOAD,
+    MATCH,
+    OFFER,
+    PEERS,
+    PREP,
+    READ_CHECK,
+    RESULTS,
+    STEP,
+    TOLD,
+)  # fmt: skip
+from instrumented_connectors.identity import derive_trace_id
+from instrumented_connectors.offers import FIELDS, MISSING
+from instrumented_connectors.request_spans import RequestEmitter
+from instrumented_connectors.scheduler_spans import SchedulerSpans
+from instrumented_connectors.traces import TraceBook
+
+P_ID, EARLIER = "cmpl-turn2-0-aaaaaaaa", "cmpl-turn1-0-bbbbbbbb"
+LENGTH = "finished_length_capped"
+NONE: frozenset[str] = frozenset()
+
+OFFERED = {
+    "remote_engine_id": "D0", "remote_request_id": EARLIER, "remote_host": "127.0.0.1", "remote_port": 5600,
+    "remote_block_ids": [[1, 2, 3, 4, 5, 6, 7, 8]], "remote_num_tokens": 256, "remote_blocks_expiry_time": 100.0,
+    "tp_size": 1,
+}  # fmt: skip
+NOTHING = dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
+
+
+def values(params: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(params.get(name, MISSING) for name in FIELDS)
+
+
+class Engine:
+    """P's scheduler half: the real builders, fed with milliseconds."""
+
+    def __init__(self, *, is_on: bool = True, threshold: int = 64, limit: int = 100) -> None:
+        self.sink = Sink()
+        factory, traces = make_factory(self.sink, "P0"), TraceBook(100)
+        mode = "bidirectional" if is_on else "pull"
+        self.decisions = DecisionSpans(RequestEmitter(factory, traces), "P0", mode, limit)
+        self.decisions.policy = Policy(is_on, threshold)
+        self.scheduler = SchedulerSpans(factory, traces, {}, limit, decisions=self.decisions)
+
+    def feed(self, *recorded: tuple[Any, ...]) -> None:
+        for code, at, *rest in recorded:
+            for builder in (self.decisions, self.scheduler):
+                if code in builder.handlers:
+                    builder.handlers[code]((code, round(at * MS), *rest))
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        (span,) = self.sink.named("decision")
+        return span
+
+
+def arrive(params: dict[str, Any], at: float = 0, request_id: str = P_ID, tokens: int = 300) -> list[tuple[Any, ...]]:
+    engine, request = params.get("remote_engine_id"), params.get("remote_request_id")
+    return [
+        (ARRIVE, at, request_id, tokens, True, False, engine, request, None),
+        (OFFER, at, request_id, True, values(params)),
+    ]
+
+
+def schedule(  # noqa: PLR0917
+    local: int = 0, external: int = 0, computed: int | None = None, at: float = 0, request_id: str = P_ID,
+    tokens: int = 300, ms: float = 100, fetch_ms: float = 18, failed: bool = False,
+) -> list[tuple[Any, ...]]:  # fmt: skip
+    """Considered twice, allocated at 2 ms, told `fetch_ms` later, computed in `ms`."""
+    already = local + external if computed is None else computed
+    recorded: list[tuple[Any, ...]] = [
+        (MATCH, at + 1, request_id, local, external), (MATCH, at + 2, request_id, local, external),
+        (ALLOC, at + 2, request_id, external, 8),
+    ]  # fmt: skip
+    start = at + 3
+    if external:
+        start = at + 2 + fetch_ms
+        recorded.append((TOLD, start, (request_id,), (), frozenset({request_id}) if failed else NONE))
+        recorded.append((MATCH, start, request_id, local, external))
+        recorded.append((ALLOC, start, request_id, 0, 10))
+    new = SimpleNamespace(req_id=request_id, num_computed_tokens=already)
+    recorded.append((STEP, start, {request_id: tokens - already}, [new]))
+    recorded.append((FINISH, start + ms, request_id, LENGTH, tokens, 1, 10, True))
+    return recorded
+
+
+def test_a_fetch_is_one_decision_with_its_grounds_however_often_the_scheduler_asks() -> None:
+    engine = Engine()
+    engine.feed((PEERS, 0, [{"D0": (40_000_000_000, 1000)}]), *arrive(OFFERED), *schedule(external=256))
+    span = engine.decision
+    assert span == {
+        "name": "decision", "start": 0, "end": 2, "trace": derive_trace_id("turn2"), "span": span["span"],
+        "parent": engine.sink.named("prefill")[0]["span"], "error": False, "links": [],
+        "decision": "fetch", "reason": "fetched", "prompt_tokens": 300, "remote_tokens": 256, "local_tokens": 0,
+        "fetch_tokens": 256, "threshold": 64, "seconds_to_expiry": pytest.approx(59.998), "peer_engine_id": "D0",
+        "peer_request_id": EARLIER, "fetch_ns": 18 * MS,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("params", "scheduled", "decision", "reason", "saved"),
+    [
+        (NOTHING, {}, "none", "no_remote_metadata", None),
+        ({**OFFERED, "remote_block_ids": []}, {}, "none", "no_remote_metadata", None),
+        ({**OFFERED, "remote_num_tokens": 40}, {}, "recompute", "below_threshold", 40),
+        ({**OFFERED, "remote_num_tokens": 300}, {"local": 256}, "recompute", "below_threshold", 44),
+        (OFFERED, {"local": 256}, "local", "local_cache_covers", 0),
+        ({**OFFERED, "remote_num_tokens": 0}, {}, "none", "nothing_to_fetch", 0),
+        ({k: v for k, v in OFFERED.items() if k != "remote_host"}, {}, "none", "incomplete_metadata", 256),
+        ({k: v for k, v in OFFERED.items() if k != "remote_num_tokens"}, {}, "none", "incomplete_metadata", None),
+    ],
+)  # fmt: skip
+def test_why_nothing_is_fetched(
+    params: dict[str, Any], scheduled: dict[str, int], decision: str, reason: str, saved: int | None
+) -> None:
+    engine = Engine()
+    engine.feed(*arrive(params), *schedule(**scheduled))
+    span = engine.decision
+    assert (span["decision"], span["reason"], span.get("fetch_tokens")) == (decision, reason, saved)
+    assert "regret_ns" not in span
+    # 300 prompt tokens in 100 ms; the local ones were not computed.
+    share = 100 * MS * (saved or 0) // (300 - scheduled.get("local", 0))
+    assert span.get("recompute_ns", 0) == (pytest.approx(share, abs=1) if decision == "recompute" else 0)
+
+
+def test_an_engine_that_does_not_read_back_says_so_at_once_and_only_when_it_is_offered_something() -> None:
+    engine = Engine(is_on=False)
+    engine.feed(*arrive(NOTHING), *schedule())
+    assert engine.sink.named("decision") == []
+    # The stock scheduler parks such a request for blocks that nobody will read.
+    engine.feed(*arrive(OFFERED, 200, "cmpl-x-0-cccccccc"), (MATCH, 201, "cmpl-x-0-cccccccc", 0, 256),
+                (ALLOC, 202, "cmpl-x-0-cccccccc", 256, 8))  # fmt: skip
+    assert (engine.decision["decision"], engine.decision["reason"]) == ("none", "disabled")
+
+
+def test_a_request_that_ends_before_the_decision_or_before_the_blocks_is_aborted() -> None:
+    engine = Engine()
+    engine.feed(*arrive(OFFERED), (FINISH, 9, P_ID, "finished_aborted", 0, 0, 0, False))
+    assert (engine.decision["decision"], engine.decision["reason"], engine.decision["end"]) == ("none", "aborted", 9)
+    engine = Engine()
+    engine.feed(*arrive(OFFERED), *schedule(external=256)[:3], (FINISH, 9, P_ID, "finished_aborted", 0, 0, 8, False))
+    assert (engine.decision["decision"], engine.decision["reason"]) == ("fetch", "aborted")
+    assert "fetch_ns" not in engine.decision
+
+
+def test_close_says_what_is_known() -> None:
+    engine = Engine()
+    engine.feed(*arrive(OFFERED), *schedule(external=256)[:4])
+    engine.scheduler.close(50 * MS)
+    assert (engine.decision["decision"], engine.decision["reason"], engine.decision["fetch_ns"]) == (
+        "fetch", "fetched", 18 * MS,
+    )  # fmt: skip
+    engine.scheduler.close(60 * MS)
+    assert len(engine.sink.named("decision")) == 1
+
+
+def learn(engine: Engine) -> None:
+    """Ten prefills of 100-1000 tokens at 0.3 ms each and 5 ms in all, ten fetches of 10 ms and 10 us a token."""
+    for number in range(10):
+        at, tokens = 1000 * (number + 1), 100 * (number + 1)
+        prefill, fetch = f"cmpl-a{number}-0-aaaaaaaa", f"cmpl-b{number}-0-bbbbbbbb"
+        engine.feed(*arrive(NOTHING, at, prefill, tokens),
+                    *schedule(at=at, request_id=prefill, tokens=tokens, ms=5 + 0.3 * tokens))  # fmt: skip
+        engine.feed(*arrive(OFFERED, at + 500, fetch, tokens + 32), *schedule(
+            at=at + 500, external=tokens, request_id=fetch, tokens=tokens + 32, ms=5 + 0.3 * 32,
+            fetch_ms=10 + 0.01 * tokens,
+        ))  # fmt: skip
+    engine.sink.spans.clear()
+
+
+def test_regret_of_a_fetch_is_what_it_took_less_what_computing_would_have() -> None:
+    engine = Engine()
+    learn(engine)
+    engine.feed(*arrive(OFFERED, 50_000), *schedule(at=50_000, external=256, fetch_ms=120))
+    span = engine.decision
+    # 256 tokens x 0.3 ms; the fixed 5 ms are paid either way.
+    assert span["recompute_estimate_ns"] == pytest.approx(76.8 * MS, rel=0.02)
+    assert span["fetch_estimate_ns"] == pytest.approx(12.56 * MS, rel=0.02)
+    assert span["recompute_estimate_low_ns"] <= span["recompute_estimate_ns"] <= span["recompute_estimate_high_ns"]
+    assert span["fetch_samples"] >= 8
+    assert span["recompute_samples"] >= 8
+    assert span["regret_ns"] == pytest.approx((120 - 76.8) * MS, rel=0.05)
+
+
+def test_regret_of_a_recompute_is_what_it_took_less_what_fetching_would_have() -> None:
+    engine = Engine(threshold=1000)
+    learn(engine)
+    engine.feed(*arrive(OFFERED, 50_000), *schedule(at=50_000, ms=90))
+    span = engine.decision
+    assert (span["reason"], span["recompute_ns"]) == ("below_threshold", pytest.approx(90 * MS * 256 / 300, rel=0.01))
+    assert span["regret_ns"] == pytest.approx(90 * MS * 256 / 300 - 12.56 * MS, rel=0.05)
+
+
+def test_estimates_survive_a_first_handshake_and_a_stall() -> None:
+    costs = CostModel(marginal=False)
+    for number in range(30):
+        tokens = 100 + 37 * number % 900
+        costs.add(tokens, 10 * MS + 20_000 * tokens)
+    costs.add(500, 30_000 * MS)
+    costs.add(300, 900 * MS)
+    estimate = costs.estimate(400)
+    assert estimate is not None
+    assert estimate.ns == pytest.approx(18 * MS, rel=0.05)
+    assert estimate.high_ns < 25 * MS
+
+
+def test_many_small_measurements_leave_the_large_ones() -> None:
+    costs = CostModel(marginal=True)
+    for tokens in (1000, 2000, 1500):
+        costs.add(tokens, 5 * MS + 300_000 * tokens)
+    for _ in range(10_000):
+        costs.add(32, 5 * MS + 300_000 * 32)
+    estimate = costs.estimate(2000)
+    assert estimate is not None
+    assert estimate.samples <= 64
+    assert estimate.ns == pytest.approx(600 * MS, rel=0.05)
+
+
+def test_no_estimate_without_measurements_and_no_harm_from_absurd_ones() -> None:
+    costs = CostModel(marginal=True)
+    costs.add(0, 5)
+    costs.add(10, 0)
+    costs.add(10, 10)
+    costs.add(10, 10)
+    assert costs.estimate(100) is None
+    costs.add(10, 10)
+    assert costs.estimate(100) is not None
+    assert costs.estimate(0) is None
+    # Sizes that hardly differ: all of the cost is per token.
+    assert fit([(100, 1000), (101, 1200), (102, 900)]).fixed_ns == 0
+
+
+def test_offers_are_bounded_and_counted() -> None:
+    engine = Engine(limit=5)
+    for number in range(8):
+        engine.feed(*arrive(OFFERED, number, f"cmpl-{number}-0-aaaaaaaa"))
+    assert engine.decisions.evicted == 3
+    assert len(engine.decisions._pending) == 5
+
+
+# -- what only the worker knows ------------------------------------------------------------------------------------
+
+
+LOADED = (LOAD, 3, [(P_ID, "D0", EARLIER, True)], (), None, False)
+FAILED = (RESULTS, 17, (P_ID,), (), frozenset({P_ID}))
+PREPARED = (PREP, 4, 5 * MS, 7, "READ", 8, f"{EARLIER}:1".encode(), P_ID, "t", False)
+
+
+def run_both(
+    worker_events: list[tuple[Any, ...]], *, params: dict[str, Any] | None = None, failed: bool = True,
+    finish: str = LENGTH,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """P's two processes: the worker's facts reach the scheduler after the prompt is done."""
+    worker = Process("prefill", "bidirectional", scheduler=False)
+    worker.feed(LOADED, *worker_events)
+    scheduler = Process("prefill", "bidirectional", scheduler=True)
+    *rest, end = schedule(external=256, computed=0 if failed else None, failed=failed)
+    scheduler.feed(*arrive(params or OFFERED), *rest, (*end[:3], finish, *end[4:]))
+    if failed:
+        assert scheduler.sink.named("decision") == [], "said before the worker has spoken"
+    scheduler.port.told(make_output(cross(worker.deliver())))
+    scheduler.drain()
+    return [span for span in scheduler.sink.spans if span["name"] in {"decision", "validation"}]
+
+
+@pytest.mark.parametrize(
+    ("worker_events", "reason"),
+    [
+        ([(READ_CHECK, 4, P_ID, "D0", 0.0, 100, True), FAILED], "expired"),
+        ([(FAILURE, 4, "handshake_failed", P_ID, "TimeoutError", None), FAILED], "remote_unknown"),
+        ([FAILED], "remote_unknown"),
+        ([(READ_CHECK, 4, P_ID, "D0", 0.0, 100, False), PREPARED, FAILED], "fetch_failed_recomputed"),
+        ([(FAILURE, 4, "transfer_setup_failed", P_ID, "E", "D0"), FAILED], "fetch_failed_recomputed"),
+    ],
+)  # fmt: skip
+def test_the_worker_says_why_a_fetch_brought_nothing(worker_events: list[tuple[Any, ...]], reason: str) -> None:
+    (span,) = run_both(worker_events)
+    assert (span["decision"], span["reason"]) == ("fetch", reason)
+    assert (span["fetch_ns"], span["recompute_ns"]) == (18 * MS, pytest.approx(100 * MS * 256 / 300, rel=0.01))
+
+
+def test_a_request_that_fails_with_its_fetch_was_not_recomputed() -> None:
+    (span,) = run_both([PREPARED, FAILED], finish="finished_error")
+    assert span["reason"] == "fetch_failed"
+
+
+def test_another_engine_at_that_address_is_a_foreign_one() -> None:
+    validation, decision = run_both([
+        (HANDSHAKE, 4, 5 * MS, "D0", "engine_id_mismatch", False),
+        (FAILURE, 6, "handshake_failed", P_ID, "RuntimeError", None), FAILED,
+    ])  # fmt: skip
+    assert decision["reason"] == "remote_unknown"
+    assert (validation["reason"], validation["field"]) == ("foreign_engine", "remote_engine_id")
+
+
+def test_the_clock_of_the_other_engine_comes_with_the_first_read() -> None:
+    (span,) = run_both(
+        [(READ_CHECK, 4, P_ID, "D0", 40.0, 100, False), (RESULTS, 17, (P_ID,), (), NONE)], failed=False,
+    )  # fmt: skip
+    assert span["seconds_to_expiry"] == pytest.approx(100 - 40 - 0.002)
+
+
+def test_an_expiry_a_day_ahead_and_blocks_that_d_does_not_have_are_named_once_its_worker_is_known() -> None:
+    checked = [(READ_CHECK, 4, P_ID, "D0", 0.0, 8, False), PREPARED, FAILED]
+    validation, decision = run_both(checked)
+    assert (validation["reason"], validation["field"]) == ("block_id_out_of_range", "remote_block_ids")
+    assert decision["reason"] == "fetch_failed_recomputed"
+    far = {**OFFERED, "remote_blocks_expiry_time": 200_000.0}
+    validation, _ = run_both([(READ_CHECK, 4, P_ID, "D0", 0.0, 100, False), PREPARED, FAILED], params=far)
+    assert (validation["reason"], validation["field"]) == ("clock_jump", "remote_blocks_expiry_time")
+
+
+def test_the_reasons_are_documented_and_counted_from_the_start() -> None:
+    from instrumented_connectors.metrics import catalogue as table
+
+    assert {reason for (reason,) in table.DECISIONS.presets} == set(decide.REASONS)
+    assert len(decide.REASONS) == 12
