@@ -95,7 +95,7 @@ REUSE = Board(
     "kvlens-reuse", "kvlens / Conversations and reuse",
     "Bidirectional: what keeping blocks for a next turn costs and brings.",
     (
-        Row("Decisions", ((leases.decisions, 12), (leases.lease_ends, 12))),
+        Row("Decisions", ((leases.decisions, 8), (leases.invalid_offers, 8), (leases.lease_ends, 8))),
         Row("Retained memory", ((leases.retained, 8), (leases.oldest_retained, 8), (handover.cache_usage, 8))),
     ),
 )  # fmt: skip

@@ -68,6 +68,15 @@ def decisions(config: Config) -> Panel:
     )  # fmt: skip
 
 
+def invalid_offers(config: Config) -> Panel:
+    return make_graph(
+        config, "Offers with something wrong, by reason",
+        "prefix_mismatch: history was edited or reasoning stripped, the fetch returns wrong KV with HTTP 200. Others: a "
+        "router that loses or mixes up transfer parameters.",
+        [(total("reason", raw_rate(config, table.VALIDATIONS)), "{{reason}}")], "reqps",
+    )  # fmt: skip
+
+
 def retained(config: Config) -> Panel:
     kept = gauge(config, table.HELD_BLOCKS, 'reason="awaiting_next_turn"')
     return make_graph(
