@@ -86,14 +86,14 @@ def check_run(config: Config, targets: Iterable[Target], run: Path, values: Mapp
 
 def find_trace(config: Config, session: Session, values: Mapping[str, str]) -> str:
     """Return the trace id of the slowest request, for the panels of one request."""
-    rows = _ask(session, Target("", SQL, slowest_sql(config)).fill(values))
+    rows = ask_sql(session, Target("", SQL, slowest_sql(config)).fill(values))
     return str(rows["trace_id"][0].as_py()) if rows.num_rows else ""
 
 
 def check_sql(session: Session, target: Target, values: Mapping[str, str]) -> Finding:
     """Run one SQL query."""
     try:
-        rows = _ask(session, target.fill(values)).num_rows
+        rows = ask_sql(session, target.fill(values)).num_rows
     except Exception as error:
         # chDB raises RuntimeError with ClickHouse's text, pyarrow its own.
         return Finding(target.where, target.kind, FAILED, 0, str(error).strip().splitlines()[0][:300])
@@ -111,6 +111,7 @@ def skip_others(targets: Iterable[Target], *, sql: bool, promql: bool) -> Iterat
             yield Finding(target.where, target.kind, SKIPPED, 0, "give --prometheus")
 
 
-def _ask(session: Session, sql: str) -> Any:
+def ask_sql(session: Session, sql: str) -> Any:
+    """Run SQL text in a session."""
     # Session.query takes the name of a file of analysis/sql; these texts are built around such files.
     return session._database.query(sql, "ArrowTable")

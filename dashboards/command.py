@@ -14,6 +14,7 @@ import rich_click as click
 from analysis.errors import KvlensError
 
 from .config import Config
+from .preview.command import preview
 
 if TYPE_CHECKING:
     from .check import Finding
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 BUILT = Path(__file__).parent / "built"
 
 
-def _build(config: Config, **sources: str) -> dict[str, str]:
+def build_files(config: Config, **sources: str) -> dict[str, str]:
+    """Return path -> text of all built files. Raises KvlensError when Grafana's SDK is missing."""
     # Grafana's SDK is an extra: the other commands of kvlens must list without it.
     try:
         from .build import build
@@ -43,6 +45,9 @@ def dashboards() -> None:
     """
 
 
+dashboards.add_command(preview)
+
+
 @dashboards.command()
 @click.option("--out", type=click.Path(path_type=Path), default=BUILT, help="Folder. [default: dashboards/built]")
 @click.option("--diff", is_flag=True, help="Write nothing; exit with 1 when a file differs.")
@@ -56,7 +61,7 @@ def build(*, out: Path, diff: bool) -> None:
     """
     from .build import find_stale, write
 
-    files = _build(Config())
+    files = build_files(Config())
     if not diff:
         changed = write(files, out)
         click.echo("\n".join([*changed, f"{len(changed)} of {len(files)} files changed"]))
@@ -112,7 +117,7 @@ def export(
     config = replace(Config(), **{name: value for name, value in wishes.items() if value is not None})  # type: ignore[arg-type]
     from .compress import compress
 
-    files = _build(config, prometheus=prometheus, tempo=tempo, clickhouse=clickhouse)
+    files = build_files(config, prometheus=prometheus, tempo=tempo, clickhouse=clickhouse)
     files.update({path: compress(text, factor) for path, text in files.items() if path.startswith("rules/")})
     if kubernetes:
         files["configmaps.yaml"] = make_config_maps(files, kubernetes)
@@ -160,7 +165,9 @@ def check(
     from .prometheus import Span, read_duration
 
     span = Span.until(at, read_duration(last))
-    findings = _check(Config(), prometheus, run, {"__rate_interval": window, "baseline": baseline}, span=span, factor=factor)
+    findings = _check(
+        Config(), prometheus, run, {"__rate_interval": window, "baseline": baseline}, span=span, factor=factor
+    )
     click.echo(_render_json(findings) if as_json else _render_text(findings, show_all=show_all))
     bad = {"failed"} if allow_empty else {"failed", "empty"}
     if any(finding.state in bad for finding in findings):
@@ -170,7 +177,7 @@ def check(
 def _check(
     config: Config, prometheus: str | None, run: Path | None, wishes: dict[str, str], *, span: Span, factor: float
 ) -> list[Finding]:  # fmt: skip
-    files = _build(config)
+    files = build_files(config)
     from .check import DEFAULTS, check_prometheus, check_run, skip_others
     from .prometheus import Prometheus
     from .targets import find_targets

@@ -47,6 +47,7 @@ def test_panels_agree_with_the_command(mode: str) -> None:
             assert {name: row[name] for name in SAME} == pytest.approx(
                 {name: segments[name] for name in SAME}, abs=0.06
             )
+            assert all(row[name] >= 0 for name, _, _ in BUDGET), row
             parts = ask(session, budget_sql(Config()), row["trace_id"])
             assert [part["segment"] for part in parts] == [name for name, _, _ in BUDGET]
             assert sum(part["share"] for part in parts) == pytest.approx(1)
