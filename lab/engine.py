@@ -15,6 +15,7 @@ from typing import Any
 from .model import SERVED_NAME
 from .ports import HOST
 from .process import Child
+from .stock_fixes import ENV_READBACK_ONCE
 
 MODES = ("push", "pull", "bidirectional")
 READY_TIMEOUT_S = 600.0
@@ -130,6 +131,8 @@ def build_environment(spec: EngineSpec, base: Mapping[str, str] = os.environ) ->
     }
     if spec.mode == "bidirectional":
         env["KVLENS_LAB_STREAM_PARAMS"] = "1"
+        if spec.load_failure_policy == "recompute":
+            env[ENV_READBACK_ONCE] = "1"
     if spec.traces:
         env["KVLENS_TRACES_DIR"] = str(spec.traces)
     if spec.fault_file:
@@ -211,5 +214,6 @@ class Engine:
             "pid": self.pid,
             "log": str(spec.log),
             "connector": connector_config(spec),
+            "stock_fixes": ["readback_once"] if ENV_READBACK_ONCE in build_environment(spec, {}) else [],
             "arguments": [*SERVING_ARGUMENTS, *spec.arguments],
         }

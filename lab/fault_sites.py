@@ -37,6 +37,7 @@ def install_fault_sites(faults: FaultFile) -> None:
     if agent is not None:
         delay_registration(agent, faults)
         delay_post(agent, faults)
+        fail_transfer(agent, faults)
         delay_wire(agent, faults)
         withhold_completion_notifications(agent, faults)
 
@@ -134,6 +135,21 @@ def delay_post(agent: type, faults: FaultFile) -> None:
         def transfer(self: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
             if faults.any_on():
                 time.sleep(faults.delay_s("post", _rank()))
+            return stock(self, handle, *args, **kwargs)
+
+        return transfer
+
+    _replace(agent, "transfer", replace)
+
+
+def fail_transfer(agent: type, faults: FaultFile) -> None:
+    """Site transfer_error: the submission raises, as NIXL does when the other side has gone."""
+
+    def replace(stock: Callable[..., Any]) -> Callable[..., Any]:
+        def transfer(self: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
+            if faults.any_on() and (delay := faults.delay_s("transfer_error", _rank())):
+                time.sleep(delay)
+                raise RuntimeError("a failure of the transfer, injected by the lab")
             return stock(self, handle, *args, **kwargs)
 
         return transfer

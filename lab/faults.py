@@ -38,6 +38,7 @@ SITES: dict[str, str] = {
     "registration": "D's send_notif of a push registration blocks",
     "dispatch": "the worker waits before it prepares the transfer (push: writer thread; pull: engine thread)",
     "post": "agent.transfer blocks before the transfer is submitted",
+    "transfer_error": "agent.transfer raises, after this long: a read or write that cannot be posted",
     "wire": "the bytes leave this much later; check_xfer_state answers PROC until then",
     "completion": "push: D sees completion notifications later; pull: the worker reports finished reads later",
     "first_decode": "sleep in D's model execution of a step in which a request runs for the first time",

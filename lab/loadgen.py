@@ -69,7 +69,7 @@ class LoadGenerator:
             await asyncio.gather(*sent)
 
     def _conversation(self, entry: Planned) -> str | None:
-        return f"conversation-{entry.request_id}" if self._workload.turns > 1 else None
+        return f"conversation-{entry.request_id.removesuffix('-t0')}" if self._workload.turns > 1 else None
 
     async def _send(self, session: ClientSession, entry: Planned, body: bytes) -> None:
         async with AsyncExitStack() as stack:

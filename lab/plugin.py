@@ -25,6 +25,10 @@ def register() -> None:
         from .stream_params import install_stream_params
 
         install_stream_params()
+    if os.environ.get("KVLENS_LAB_READBACK_ONCE") == "1":
+        from .stock_fixes import install_readback_once
+
+        install_readback_once()
     if os.environ.get("KVLENS_LAB_FAULT_FILE"):
         from .fault_sites import install_fault_sites
         from .faults import FaultFile

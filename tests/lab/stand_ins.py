@@ -33,6 +33,7 @@ class StandInEngine:
         self.requests: list[tuple[Mapping[str, str], dict[str, Any]]] = []
         self.aborted = 0
         self.fail_status: int | None = None
+        self.fails_readback = False
         self.delay_s = 0.0
         self.open = asyncio.Event()
         self.open.set()
@@ -61,6 +62,8 @@ class StandInEngine:
             return web.json_response({"error": {"message": "no"}}, status=self.fail_status)
         name = f"cmpl-{request.headers['X-Request-Id']}-0"
         params = body.get("kv_transfer_params") or {}
+        if self.fails_readback and params.get("do_remote_decode") and params.get("remote_block_ids"):
+            return web.json_response({"error": {"message": "expired"}}, status=500)
         if params.get("do_remote_decode"):
             self.blocks.setdefault(name, asyncio.Event()).set()
         if params.get("do_remote_prefill"):

@@ -60,6 +60,15 @@ def test_connector_of_a_mode(tmp_path: Path, mode: str, instrumented: bool, name
     assert extra.get("bidirectional_kv_xfer") == (True if mode == "bidirectional" else None)
 
 
+def test_recompute_policy_brings_its_repair_and_says_so(tmp_path: Path) -> None:
+    plain = spec(tmp_path, mode="bidirectional")
+    assert "kv_load_failure_policy" not in connector_config(plain)
+    chosen = spec(tmp_path, mode="bidirectional", load_failure_policy="recompute")
+    assert connector_config(chosen)["kv_load_failure_policy"] == "recompute"
+    assert build_environment(chosen, {})["KVLENS_LAB_READBACK_ONCE"] == "1"
+    assert [Engine(one).describe()["stock_fixes"] for one in (plain, chosen)] == [[], ["readback_once"]]
+
+
 def test_role_decides_the_connectors_role(tmp_path: Path) -> None:
     assert connector_config(spec(tmp_path))["kv_role"] == "kv_producer"
     assert connector_config(spec(tmp_path, role="decode"))["kv_role"] == "kv_consumer"

@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 
 from lab.errors import LabError
-from lab.fault_sites import delay_admission, delay_model_execution, delay_post, delay_wire, withhold_finished_reads
+from lab.fault_sites import (
+    delay_admission,
+    delay_model_execution,
+    delay_post,
+    delay_wire,
+    fail_transfer,
+    withhold_finished_reads,
+)
 from lab.faults import SITES, Fault, FaultFile, write_faults
+from lab.stock_fixes import offer_once
 
 
 class ManualTime:
@@ -110,7 +118,7 @@ def test_file_has_the_documented_form(path: Path) -> None:
 
 
 def test_every_site_is_documented() -> None:
-    assert len(SITES) == 12
+    assert len(SITES) == 13
     assert all(SITES.values())
 
 
@@ -172,6 +180,16 @@ def test_post_fault_blocks_the_submission(path: Path, clock: ManualTime) -> None
     agent.transfer(1)
     assert clock.slept == [0.05]
     assert agent.submitted == [1]
+
+
+def test_failed_transfer_is_never_submitted(path: Path, clock: ManualTime) -> None:
+    write_faults(path, {"transfer_error": {"ms": 50, "engine": "prefill", "every": 2}})
+    agent = patched_agent(fail_transfer, faults=follow(path, "prefill"))()
+    agent.transfer(1)
+    with pytest.raises(RuntimeError, match="injected"):
+        agent.transfer(2)
+    assert (agent.submitted, clock.slept) == ([1], [0.05])
+    patched_agent(fail_transfer, faults=follow(path, "decode"))().transfer(1)
 
 
 class Scheduler:
@@ -237,3 +255,17 @@ def test_model_faults_hit_the_steps_that_they_name(
     output = SimpleNamespace(total_num_scheduled_tokens=step["tokens"], scheduled_new_reqs=[None] * step["new"])
     assert owner().execute_model(output) == "output"
     assert clock.slept == ([0.05] if expected else [])
+
+
+def test_readback_is_offered_until_it_has_been_tried() -> None:
+    owner = type("Once", (Scheduler,), dict(vars(Scheduler)))
+    offer_once(owner)
+    offer_once(owner)
+    params = {"do_remote_decode": True}
+    request = SimpleNamespace(kv_transfer_params=params)
+    assert owner().get_num_new_matched_tokens(request, 0) == (32, True)
+    params["_remote_blocks_processed"] = True
+    assert owner().get_num_new_matched_tokens(request, 0) == (0, False)
+    params["do_remote_decode"] = False
+    assert owner().get_num_new_matched_tokens(request, 0) == (32, True)
+    assert owner().get_num_new_matched_tokens(SimpleNamespace(kv_transfer_params=None), 0) == (32, True)

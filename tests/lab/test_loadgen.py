@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from stand_ins import StandInEngine, answer_tokens, running_engines
 from test_router import running_router
 
 from lab.errors import ProcessDiedError
+from lab.history import CHANGED
 from lab.load_process import run_load_generator
 from lab.loadgen import LoadGenerator
 from lab.workload import Workload, plan
@@ -118,6 +120,57 @@ def test_conversation_repeats_its_history() -> None:
     for record, before, after in zip(records, prompts, prompts[1:], strict=False):
         assert after[: len(before) + 4] == before + record["tokens"]
     assert [body["kv_transfer_params"]["remote_engine_id"] for _, body in prefill.requests] == [None, "D0", "D0"]
+
+
+@pytest.mark.parametrize("via", ["body", "header", "baggage"])
+def test_router_learns_the_conversation_and_the_engines_do_not(via: str) -> None:
+    async def play() -> None:
+        async with running_router("bidirectional") as setup:
+            setup.decode[0].return_params = True
+            workload = Workload(requests=1, turns=2, input_lens=(10,), output_len=4, conversation_via=via)
+            await LoadGenerator(setup.url, workload, "bidirectional", lambda _: None).run()
+            spans: list[Any] = []
+            # A request's span ends after the client has its last byte.
+            while len(spans) < 2:
+                await asyncio.sleep(0.01)
+                setup.spans.flush()
+                spans = [span for span in setup.collector.spans if span.name == "router.request"]
+            told = [{name[12:]: value for name, value in span.attributes.items()} for span in spans]
+            assert [(one["turn"], one["readback_offered"]) for one in told] == [(0, "first_turn"), (1, "offered")]
+            assert {one["conversation_id"] for one in told} == {"conversation-req-1-00000"}
+            for engine in (setup.prefill, setup.decode[0]):
+                for headers, body in engine.requests:
+                    assert "conversation_id" not in body
+                    assert "X-Conversation-Id" not in headers
+
+    asyncio.run(play())
+
+
+def test_turns_are_what_was_planned_and_say_so() -> None:
+    async def return_params(setup: Any) -> None:
+        setup.decode[0].return_params = True
+
+    kinds = ("sound", "edited", "stripped", "fresh", "lost", "paused")
+    workload = Workload(
+        requests=2, concurrency=2, turns=7, turn_tokens=7, input_lens=(40,), output_len=8, history=kinds, pause_s=0.3,
+        think_s=0.01, gaps="exponential",
+    )  # fmt: skip
+    records, (prefill, _) = generate("bidirectional", workload, return_params)
+    assert {record["status"] for record in records} == {"ok"}
+    prompts = {headers["X-Request-Id"]: body for headers, body in prefill.requests}
+    for name in {record["conversation_id"] for record in records}:
+        turns = [record for record in records if record["conversation_id"] == name]
+        assert [turn["planned"] for turn in turns] == ["first", *kinds]
+        assert turns[0]["gap_s"] is None
+        assert turns[-1]["gap_s"] >= 0.3
+        for before, turn in itertools.pairwise(turns):
+            held = [*prompts[before["request_id"]]["prompt"], *before["tokens"]][:-1]
+            sent = prompts[turn["request_id"]]["prompt"]
+            assert turn["held_tokens"] == len(held)
+            assert held[: turn["common_tokens"]] == sent[: turn["common_tokens"]]
+            assert (turn["common_tokens"] < len(held)) is (turn["planned"] in CHANGED)
+            offer = prompts[turn["request_id"]]["kv_transfer_params"]["remote_engine_id"]
+            assert offer == (None if turn["planned"] == "lost" else "D0")
 
 
 def test_process_reports_and_appends_every_record(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from stand_ins import StandInEngine, answer_tokens, running_engines
 
 from instrumented_connectors.clock import Clock
 from instrumented_connectors.identity import derive_trace_id
+from lab.conversations import Policy
 from lab.faults import write_faults
 from lab.router import RouterConfig, make_app
 from lab.router_spans import RouterSpans, client_sent_ns
@@ -354,6 +355,95 @@ def test_parameters_meant_for_the_router_stay_there() -> None:
         assert content.endswith(b"data: [DONE]\n\n")
 
     run("bidirectional", scenario)
+
+
+def test_moving_conversation_is_read_back_from_where_its_blocks_are() -> None:
+    async def scenario(setup: Setup) -> None:
+        for engine in setup.decode:
+            engine.return_params = True
+        for _ in range(3):
+            await setup.post(completion(), X_Conversation_Id="c")
+        assert [len(engine.requests) for engine in setup.decode] == [2, 1]
+        offered = [body["kv_transfer_params"]["remote_engine_id"] for _, body in setup.prefill.requests]
+        assert offered == [None, "D0", "D1"]
+
+    run("bidirectional", scenario, decoders=2, conversations=Policy(sticky=False))
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_conversation_stays_with_its_decoder_in_every_mode(mode: str) -> None:
+    async def scenario(setup: Setup) -> None:
+        for name in "abab":
+            await setup.post(completion(), X_Conversation_Id=name)
+        served = [[body["prompt"] for _, body in engine.requests] for engine in setup.decode]
+        assert [len(requests) for requests in served] == [2, 2]
+
+    run(mode, scenario, decoders=2)
+
+
+def test_interleaved_conversations_get_their_own_blocks() -> None:
+    async def scenario(setup: Setup) -> None:
+        setup.decode[0].return_params = True
+        for turn in range(2):
+            for name in ("x", "y"):
+                await setup.post(completion(), X_Conversation_Id=name, X_Request_Id=f"{name}{turn}")
+        offered = [body["kv_transfer_params"].get("remote_request_id") for _, body in setup.prefill.requests]
+        assert offered == [None, None, "cmpl-x0-0", "cmpl-y0-0"]
+
+    run("bidirectional", scenario)
+
+
+def test_answer_without_parameters_is_lost_metadata() -> None:
+    async def scenario(setup: Setup) -> None:
+        for _ in range(2):
+            await setup.post(completion(), X_Conversation_Id="c")
+        assert setup.prefill.requests[1][1]["kv_transfer_params"]["remote_engine_id"] is None
+        async with setup.session.get(setup.url + "/conversations") as answer:
+            assert (await answer.json())["counts"] == {"first_turn": 1, "lost": 1}
+
+    run("bidirectional", scenario)
+
+
+def test_router_can_be_made_to_forget() -> None:
+    async def scenario(setup: Setup) -> None:
+        setup.decode[0].return_params = True
+        await setup.post(completion(), X_Conversation_Id="a b")
+        for had in (True, False):
+            async with setup.session.delete(setup.url + "/conversations/a%20b") as answer:
+                assert await answer.json() == {"had": had}
+        await setup.post(completion(), X_Conversation_Id="a b")
+        assert setup.prefill.requests[1][1]["kv_transfer_params"]["remote_engine_id"] is None
+
+    run("bidirectional", scenario)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_changed_history_is_seen_where_the_router_compares(stream: bool) -> None:
+    async def scenario(setup: Setup) -> None:
+        setup.decode[0].return_params = True
+        for prompt in ([1, 2, 3], [1, 2, 3, 9], [1, 7, 3, 9]):
+            await setup.post(completion(stream, prompt=prompt), X_Conversation_Id="c")
+        async with setup.session.get(setup.url + "/conversations") as answer:
+            assert (await answer.json())["counts"] == {"first_turn": 1, "offered": 1, "edited_dropped": 1}
+
+    run("bidirectional", scenario, conversations=Policy(edited="drop"))
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_prefill_that_fails_with_a_readback_is_sent_again_without(retry: bool) -> None:
+    async def scenario(setup: Setup) -> None:
+        setup.decode[0].return_params = True
+        await setup.post(completion(), X_Conversation_Id="c")
+        setup.prefill.fails_readback = True
+        status, content = await setup.post(completion(), X_Conversation_Id="c")
+        offered = [body["kv_transfer_params"]["remote_engine_id"] for _, body in setup.prefill.requests]
+        if retry:
+            assert (status, offered) == (200, [None, "D0", None])
+            assert streamed_tokens(content) == answer_tokens([1, 2, 3], 5)
+        else:
+            assert (status, offered) == (500, [None, "D0"])
+
+    run("bidirectional", scenario, retry=retry)
 
 
 @pytest.mark.parametrize("site", ["router_dispatch", "router_decode_leg", "pairing"])

@@ -60,7 +60,7 @@ def test_closed_loop_by_default_and_open_loop_with_a_rate() -> None:
 
 
 def test_workload_survives_its_json() -> None:
-    workload = Workload(input_lens=(1, 2), request_ids=("x",), extra_body={"n": 2}, turns=3)
+    workload = Workload(input_lens=(1, 2), request_ids=("x",), extra_body={"n": 2}, turns=3, history=("lost", "fresh"))
     assert Workload.from_json(json.loads(json.dumps(workload.to_json()))) == workload
 
 
@@ -75,7 +75,8 @@ def test_body_asks_for_exact_tokens() -> None:
 @pytest.mark.parametrize(
     "settings",
     [{"requests": 0}, {"rate": 0.0}, {"concurrency": 0}, {"input_lens": ()}, {"input_lens": (0,)}, {"output_len": 0},
-     {"turns": 0}, {"turns": 2, "chat": True}],
+     {"turns": 0}, {"turns": 2, "chat": True}, {"history": ()}, {"history": ("forged",)}, {"gaps": "often"},
+     {"think_s": -1.0}, {"changed_tokens": 0}, {"conversation_via": "mail"}],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(LabError):
