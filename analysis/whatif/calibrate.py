@@ -1,0 +1,179 @@
+"""Measure the model's parameters on a recorded run, and say of each where it comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from ..errors import KvlensError
+from .fit import Fit, fit_costs
+from .hops import measure_hops
+from .limits import read_limits
+from .observations import NS, Floats, Observations
+from .parameters import (
+    DECODE,
+    PREFILL,
+    Contention,
+    EngineModel,
+    Job,
+    Network,
+    Parameters,
+    Source,
+    StepCost,
+    normalise,
+)
+from .transfers import measure_transfers
+
+MIN_STEPS = 8
+"""Fewer steps than this give no cost."""
+DEFAULT_IDLE_STEP = 0.003
+"""Seconds of an idle step where none was recorded: 1 ms of sleep (EngineCore._process_engine_step) and the loop."""
+LAB = Contention(prefill=1.5, decode=0.8)
+"""Two engines on two hardware threads, where a run cannot tell: what the lab's pull runs gave (docs/what-if.md)."""
+NEEDED = ("p_start", "p_sched", "p_end", "d_start", "d_alloc", "post_start", "post_end", "landed", "d_told", "d_sched",
+          "d_first", "d_end", "prompt_tokens", "output_tokens", "bytes")  # fmt: skip
+
+
+def calibrate(observed: Observations) -> Parameters:
+    """Measure all parameters. Raises KvlensError when the run has no steps to measure costs on."""
+    for role, steps in ((PREFILL, observed.prefill_steps), (DECODE, observed.decode_steps)):
+        if steps.height < MIN_STEPS:
+            raise KvlensError(
+                f"{steps.height} {role} steps with their requests known, {MIN_STEPS} needed to measure their cost",
+                "record with step records (KVLENS_DETAIL=full, the default) and at least a dozen requests",
+            )
+    is_shared = share_machine(observed.requests)
+    fits = {PREFILL: _fit_prefill(observed, is_shared), DECODE: _fit_decode(observed, is_shared)}
+    contention, spoken = _choose_contention(fits, is_shared)
+    fits = {
+        PREFILL: _fit_prefill(observed, is_shared, contention.prefill),
+        DECODE: _fit_decode(observed, is_shared, contention.decode),
+    }
+    engines, sources = {}, [spoken]
+    for role, fit in fits.items():
+        engines[role], told = _make_engine(observed, role, fit)
+        sources += told
+    network, told = _make_network(observed)
+    names = {role: observed.steps.filter(pl.col("role") == role)["engine"].n_unique() for role in (PREFILL, DECODE)}
+    return Parameters(
+        prefill=engines[PREFILL], decode=engines[DECODE], network=network, contention=contention,
+        prefill_engines=max(names[PREFILL], 1), decode_engines=max(names[DECODE], 1), sources=(*sources, *told),
+    )  # fmt: skip
+
+
+def share_machine(requests: pl.DataFrame) -> bool:
+    """Whether P and D ran on one machine: processes of one boot."""
+    return bool((requests["p_boot"] == requests["d_boot"]).fill_null(value=False).all())
+
+
+def list_jobs(observed: Observations, parameters: Parameters) -> list[Job]:
+    """The requests to replay, in order of arrival: those that went the whole way over a transfer."""
+    whole = observed.requests.filter(pl.all_horizontal(pl.col(name).is_not_null() for name in NEEDED)).sort(
+        "ttft_start"
+    )
+    work = _measure_work(observed, parameters)
+    places = {role: {name: place for place, name in enumerate(sorted(whole[f"{role[0]}_engine"].unique()))}
+              for role in (PREFILL, DECODE)}  # fmt: skip
+    start = whole["ttft_start"].min()
+    assert isinstance(start, int) or start is None
+    return [
+        Job(
+            index=row["row"], arrival=(row["ttft_start"] - start) * NS, tokens=max(row["prompt_tokens"], 1),
+            output=max(row["output_tokens"], 1), size=row["bytes"],
+            prefill=places[PREFILL][row["p_engine"]], decode=places[DECODE][row["d_engine"]],
+            work=work.get(row["p_id"], 1.0),
+        )
+        for row in whole.iter_rows(named=True)
+    ]  # fmt: skip
+
+
+def _fit_prefill(observed: Observations, is_shared: bool, slowdown: float | None = None) -> Fit:
+    steps = observed.prefill_steps
+    columns = np.stack([np.ones(steps.height), steps["tokens"].to_numpy(), steps["pairs"].to_numpy()], axis=1)
+    return fit_costs(columns.astype(float), steps["seconds"].to_numpy(), _overlap(steps, is_shared), slowdown)
+
+
+def _fit_decode(observed: Observations, is_shared: bool, slowdown: float | None = None) -> Fit:
+    steps = observed.decode_steps
+    columns = np.stack([np.ones(steps.height), steps["sequences"].to_numpy(), steps["context"].to_numpy()], axis=1)
+    return fit_costs(columns.astype(float), steps["seconds"].to_numpy(), _overlap(steps, is_shared), slowdown)
+
+
+def _overlap(steps: pl.DataFrame, is_shared: bool) -> Floats:
+    overlap = steps["overlap"].to_numpy()
+    return overlap if is_shared else np.zeros_like(overlap)
+
+
+def _choose_contention(fits: dict[str, Fit], is_shared: bool) -> tuple[Contention, Source]:
+    """What cannot be told is taken from the lab's machine: in push, D is awake whenever P computes."""
+    if not is_shared:
+        return Contention(), Source("contention", "none", "P and D ran on different machines")
+    told = {role: fit.slowdown for role, fit in fits.items()}
+    chosen = Contention(**{role: getattr(LAB, role) if value is None else value for role, value in told.items()})
+    value = f"P's steps x{1 + chosen.prefill:.2f}, D's x{1 + chosen.decode:.2f} while the other computes"
+    parts = {
+        "measured": [role for role, found in told.items() if found is not None],
+        "assumed as on the lab's machine": [role for role, found in told.items() if found is None],
+    }
+    return chosen, Source(
+        "contention", value, "; ".join(f"{how}: {', '.join(who)}" for how, who in parts.items() if who)
+    )
+
+
+def _make_engine(observed: Observations, role: str, fit: Fit) -> tuple[EngineModel, list[Source]]:
+    limits, sources = read_limits(observed.manifest, role)
+    idle, idle_origin = _measure_idle_step(observed, role)
+    submit = _measure_submit_at(observed, role)
+    # The mean of the ratios belongs to the cost, what is left is noise around it.
+    costs = fit.costs * float(fit.ratios.mean())
+    if role == PREFILL:
+        # A prompt's own deviation is kept with the request (Job.work), so that it is the same in every arrangement.
+        cost = StepCost(fixed=costs[0], per_prompt_token=costs[1], per_pair=costs[2])
+        words = f"{costs[0] * 1e3:.1f} ms + {costs[1] * 1e6:.1f} us/token + {costs[2] * 1e9:.1f} ns/pair"
+    else:
+        noise = normalise(tuple(fit.ratios))
+        cost = StepCost(fixed=costs[0], per_sequence=costs[1], per_context_token=costs[2], noise=noise)
+        words = f"{costs[0] * 1e3:.1f} ms + {costs[1] * 1e3:.2f} ms/request + {costs[2] * 1e6:.2f} us/context token"
+    low, high = np.quantile(fit.ratios, (0.1, 0.9))
+    sources += [
+        Source(f"{role} step", words, f"measured: {len(fit.ratios)} steps, 10..90 % at {low:.2f}..{high:.2f} of it"),
+        Source(f"{role} idle step", f"{idle * 1e3:.1f} ms", idle_origin),
+        Source(f"{role} hand-over at", f"{submit:.0%} of a step", "measured: begin of start_load_kv"),
+    ]
+    return EngineModel(cost=cost, idle_step=idle, submit_at=submit, **limits), sources
+
+
+def _measure_idle_step(observed: Observations, role: str) -> tuple[float, str]:
+    rows = observed.steps.filter(pl.col("role") == role, pl.col("requests") == 0, pl.col("steps") >= 2)
+    if rows.is_empty():
+        return DEFAULT_IDLE_STEP, "assumed: no idle step was recorded"
+    each = (rows["duration"] / rows["steps"]).median()
+    count = int(rows["steps"].sum())
+    assert isinstance(each, float)
+    return max(each * NS, 1e-4), f"measured: {count} idle steps"
+
+
+def _measure_submit_at(observed: Observations, role: str) -> float:
+    rows = observed.list_stepping(role).filter(pl.col("submit_begin").is_not_null())
+    part = ((pl.col("submit_begin") - pl.col("begin")) / (pl.col("duration") - pl.col("submit")).clip(1)).clip(0.0, 1.0)
+    value = rows.select(part.median()).item()
+    return float(value) if value is not None else 0.0
+
+
+def _make_network(observed: Observations) -> tuple[Network, list[Source]]:
+    hops, hop_sources = measure_hops(observed)
+    transfers, transfer_sources = measure_transfers(observed)
+    return Network(**hops, **transfers), [*hop_sources, *transfer_sources]
+
+
+def _measure_work(observed: Observations, parameters: Parameters) -> dict[str, float]:
+    """How much longer each prompt took than the fitted cost says: the mean over its steps, weighted by tokens."""
+    steps, slow = observed.prefill_steps, parameters.contention.prefill
+    total: dict[str, float] = {}
+    count: dict[str, int] = {}
+    for row in steps.iter_rows(named=True):
+        fitted = parameters.prefill.cost.prefill(row["tokens"], row["pairs"]) * (1 + slow * row["overlap"])
+        for name, tokens in zip(row["ids"], row["parts"], strict=True):
+            total[name] = total.get(name, 0.0) + tokens * row["seconds"] / fitted
+            count[name] = count.get(name, 0) + tokens
+    return {name: total[name] / count[name] for name in total if count[name]}
