@@ -22,8 +22,9 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector
 from instrumented_connectors.clock import Clock
 
 from .client import Measurement, measure
-from .history import Turn, continue_history, draw_gap
+from .history import Turn, draw_gap
 from .priority import run_promptly
+from .replay import next_turn, turn_source
 from .workload import Planned, Workload, choose_request_id, conversation_headers, encode_body, plan, request_path
 
 Record = dict[str, Any]
@@ -84,7 +85,7 @@ class LoadGenerator:
         """Send the turns of a conversation, each made from the history as the workload says."""
         workload, conversation = self._workload, self._conversation(entry)
         assert conversation is not None
-        source = random.Random(f"{workload.seed}-{entry.index}-turns")
+        source = turn_source(workload, entry.index)
         waits = random.Random(f"{workload.seed}-{entry.index}-gaps")
         now, gap_s = Turn("first", entry.prompt), None
         for turn in range(workload.turns):
@@ -95,9 +96,7 @@ class LoadGenerator:
             if result.error or turn + 1 == workload.turns:
                 return
             kind = workload.kind_of(turn + 1)
-            now = continue_history(
-                kind, (now.prompt, result.tokens), source, new=workload.turn_tokens, changed=workload.changed
-            )
+            now = next_turn(workload, turn + 1, (now.prompt, result.tokens), source)
             body = encode_body(workload, now.prompt, conversation)
             wait_s = draw_gap(workload.gaps, workload.think_s, workload.gap_spread, waits)
             await asyncio.sleep(workload.pause_s if kind == "paused" else wait_s)

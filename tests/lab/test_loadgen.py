@@ -18,6 +18,7 @@ from lab.errors import ProcessDiedError
 from lab.history import CHANGED
 from lab.load_process import run_load_generator
 from lab.loadgen import LoadGenerator
+from lab.replay import replay_prompts
 from lab.workload import Workload, plan
 
 
@@ -158,6 +159,7 @@ def test_turns_are_what_was_planned_and_say_so() -> None:
     records, (prefill, _) = generate("bidirectional", workload, return_params)
     assert {record["status"] for record in records} == {"ok"}
     prompts = {headers["X-Request-Id"]: body for headers, body in prefill.requests}
+    assert replay_prompts(workload, records) == {name: body["prompt"] for name, body in prompts.items()}
     for name in {record["conversation_id"] for record in records}:
         turns = [record for record in records if record["conversation_id"] == name]
         assert [turn["planned"] for turn in turns] == ["first", *kinds]
