@@ -108,7 +108,13 @@ def _wrap_release(call: Callable[..., Any], polling: dict[int, list[int]]) -> Ca
 def _wrap_check(call: Callable[..., Any], record: Record, polling: dict[int, list[int]]) -> Callable[..., Any]:
     def check_xfer_state(handle: Any, *args: Any, **kwargs: Any) -> Any:
         asked = perf_counter_ns()
-        state = call(handle, *args, **kwargs)
+        try:
+            state = call(handle, *args, **kwargs)
+        except Exception:
+            # A peer that died is told by an exception, not by a state.
+            last, polls = polling.pop(id(handle), (0, 0))
+            record((events.DONE, perf_counter_ns(), id(handle), last, polls + 1, "ERR", current_thread().name))
+            raise
         if state == "PROC":
             seen = polling.get(id(handle))
             if seen is None:

@@ -92,6 +92,19 @@ def test_a_transfer_works_as_before_and_is_recorded(pair) -> None:  # type: igno
     assert telemetry[2:] == (id(handle), 11, 22, 33, 2)
 
 
+def test_a_peer_that_died_ends_the_transfer(pair) -> None:  # type: ignore[no-untyped-def]
+    """NIXL raises then, instead of answering ERR; the exception is the host's."""
+    local, remote, recorder, _ = pair
+    remote.memory[5] = b"kv"
+    handle = local.make_prepped_xfer("READ", 0, [1], "remote", [5])
+    local.transfer(handle)
+    handle.clear()
+    with pytest.raises(KeyError):
+        local.check_xfer_state(handle)
+    done = recorder.drain()[-1]
+    assert (done[0], done[2], done[4], done[5]) == (events.DONE, id(handle), 1, "ERR")
+
+
 def test_host_exceptions_pass_unchanged(pair) -> None:  # type: ignore[no-untyped-def]
     local, _, recorder, _ = pair
     with pytest.raises(ValueError, match="descriptor counts differ"):
