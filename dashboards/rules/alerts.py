@@ -92,11 +92,16 @@ def writer_stalled(config: Config) -> Alert:
 
 
 def lease_expired(config: Config) -> Alert:
-    """A reader that comes after the end reads blocks of somebody else, with HTTP 200."""
+    """A reader that comes after the end reads blocks of somebody else, with HTTP 200.
+
+    Not of decode engines: what they keep for a next turn expires with every conversation that ends.
+    """
     expired = f'{config.name(table.LEASE_SECONDS, "_count")}{{outcome="expired"}}'
     by = "cluster, namespace, model_name, instance, engine"
     return Alert(
-        "KvlensLeaseExpired", "critical", "0m", grown(expired, by, "10m"),
+        "KvlensLeaseExpired", "critical", "0m",
+        f"({grown(expired, by, '10m')})\n"
+        f'  and on (cluster, namespace, instance, engine) {config.engines}{{role!="decode"}}',
         "{{ $labels.instance }} gave blocks away unread: a late reader gets the KV of another request.",
         "Treat answers of that time as suspect; find why the reader was late.",
     )  # fmt: skip
@@ -137,12 +142,13 @@ def retention_pressure(config: Config) -> Alert:
 
 
 def transfer_failing(config: Config) -> Alert:
-    """Counters of failures appear with their first failure."""
-    failed = f'{config.name(table.TRANSFERS)}{{outcome!="ok"}}'
-    by = "cluster, namespace, model_name, instance, engine, peer, direction"
+    """By vLLM's own names too: what could not even be posted is no transfer that ended."""
+    ended = f'{config.name(table.TRANSFERS)}{{outcome!="ok"}}'
+    named = f'{config.name(table.FAILURES)}{{type=~"transfer_.*|notification_failed|push_reg_notif_failed"}}'
+    by = "cluster, namespace, model_name, instance, engine"
     return Alert(
-        "KvlensTransferFailing", "critical", "0m", grown(failed, by, "10m"),
-        "{{ $labels.direction }} transfers between {{ $labels.instance }} and {{ $labels.peer }} fail.",
+        "KvlensTransferFailing", "critical", "0m", f"{grown(ended, by, '10m')}\n  or {grown(named, by, '10m')}",
+        "KV transfers of {{ $labels.instance }} fail: its requests fail, are computed again, or wait for nothing.",
         "Read vLLM's failure on both engines; take the pair out of routing.",
     )  # fmt: skip
 

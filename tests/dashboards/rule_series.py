@@ -152,6 +152,11 @@ CASES = (
         {f'kvlens_transfers_total{{{P}, {PAIR}, outcome="error"}}': appear()},
         {"KvlensTransferFailing": 1},
     ),
+    Case(
+        "post can't be made",
+        {f'kvlens_failures_total{{{P}, type="transfer_setup_failed"}}': appear()},
+        {"KvlensTransferFailing": 1},
+    ),
     Case("handshake times out", {HANDSHAKE_TIMEOUTS: turn(0, 1, 175)}, {"KvlensHandshakeFailing": 1}),
     Case(
         "hash mismatch",
@@ -178,6 +183,7 @@ CASES = (
     Case("retransmissions, transfers as before", {efa("retrans_pkts"): turn(10, 5000)}, {}),
     Case("only D is late, by a little", {lateness("prefill", "count"): stay(0)}, {}),
     Case("blocks wait for a registration", {waiting("blocks"): grow(30)}, {}),
+    Case("a conversation ends", {f'kvlens_lease_seconds_count{{{D}, outcome="expired"}}': grow(1)}, {}),
     Case("an old expiry", {f'kvlens_lease_seconds_count{{{P}, outcome="expired"}}': stay(3)}, {}),
     Case(
         "a full cache that keeps nothing",

@@ -1,0 +1,113 @@
+"""Pictures of the dashboards during the incidents of a kept run, for docs/walkthrough.md.
+
+    python -m benchmarks.live.pictures runs/live docs/images
+
+Draws with `kvlens dashboards preview` from the kept Prometheus and the run's spans, and takes pictures with Chromium.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .monitor import KVLENS, open_store
+from .profile import WINDOW
+
+WIDTH = 1400
+MAX_BYTES = 150_000
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A board at the end of an incident.
+
+    top, height: the part of the page to keep, in pixels. baseline: what the incident page compares with. prefix: of the
+    request that is shown, the slowest of these; empty for boards without one.
+    """
+
+    name: str
+    board: str
+    cluster: str
+    incident: str
+    height: int
+    top: int = 0
+    baseline: str = "60s"
+    prefix: str = ""
+    last: str = "150s"
+
+
+PICTURES = (
+    Picture("late-registration-1-overview", "kvlens-overview", "lab-push", "late registration", 1160),
+    Picture("late-registration-2-incident", "kvlens-incident", "lab-push", "late registration", 820),
+    Picture("late-registration-3-request", "kvlens-request-clickhouse", "lab-push", "late registration", 560,
+            prefix="late-registration"),
+    Picture("slow-transport-1-wire", "kvlens-wire", "lab-pull", "slow transport", 450, last="60s"),
+    Picture("slow-transport-2-incident", "kvlens-incident", "lab-pull", "slow transport", 1240),
+    Picture("expired-retention-1-reuse", "kvlens-reuse", "lab-bidirectional", "expired retention", 860),
+    Picture("expired-retention-2-request", "kvlens-request-clickhouse", "lab-bidirectional", "expired retention", 560,
+            prefix="expired-retention"),
+    Picture("leases", "kvlens-leases", "lab-pull", "nobody reads", 860),
+)  # fmt: skip
+
+
+def take(run: Path, out: Path) -> None:
+    """Take all pictures whose incident is in the run."""
+    phases = json.loads((run / "phases.json").read_text(encoding="utf-8"))["phases"]
+    out.mkdir(parents=True, exist_ok=True)
+    with open_store(run / "prometheus") as url, tempfile.TemporaryDirectory() as scratch:
+        for picture in PICTURES:
+            phase = find_phase(phases, picture)
+            if phase is not None:
+                page = draw(picture, phase, url, Path(scratch))
+                path = out / f"{picture.name}.png"
+                size = photograph(page, picture, path, Path(scratch))
+                print(f"{path} {size // 1000} kB")
+
+
+def find_phase(phases: list[dict[str, Any]], picture: Picture) -> dict[str, Any] | None:
+    found = [p for p in phases if p["cluster"] == picture.cluster and p["name"] == picture.incident]
+    return found[-1] if found else None
+
+
+def draw(picture: Picture, phase: dict[str, Any], url: str, folder: Path) -> Path:
+    """Draw the board as it was at the end of the incident."""
+    arguments = ["--prometheus", url, "--source", phase["run"], "--out", str(folder), "--board", picture.board]
+    arguments += ["--at", f"{phase['ended'] - 1:.0f}", "--last", picture.last, "--window", WINDOW]
+    arguments += ["--baseline", picture.baseline, "--set", f"cluster={picture.cluster}"]
+    if picture.prefix:
+        arguments += ["--trace", find_slowest(Path(phase["run"]), picture.prefix)]
+    subprocess.run([*KVLENS, "dashboards", "preview", *arguments], check=True, stdout=subprocess.DEVNULL)
+    return folder / f"{picture.board}.html"
+
+
+def find_slowest(run: Path, prefix: str) -> str:
+    """Return the trace id of the slowest request whose X-Request-Id begins so."""
+    done = subprocess.run([*KVLENS, "breakdown", str(run), "--json"], check=True, capture_output=True, text=True)
+    requests = [r for r in json.loads(done.stdout)["requests"] if str(r["request_key"]).startswith(prefix)]
+    return str(max(requests, key=lambda request: request["ttft_ms"] or 0)["trace_id"])
+
+
+def photograph(page: Path, picture: Picture, path: Path, folder: Path) -> int:
+    """Take the picture with Chromium, few colours, and return its bytes."""
+    from PIL import Image
+
+    raw = folder / "raw.png"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+             "--hide-scrollbars", "--virtual-time-budget=15000", f"--user-data-dir={folder / 'profile'}",
+             f"--window-size={WIDTH},{picture.top + picture.height}", f"--screenshot={raw}"]  # fmt: skip
+    subprocess.run([shutil.which("chromium") or "chromium", *flags, page.as_uri()], check=True, capture_output=True)
+    image = Image.open(raw).convert("RGB").crop((0, picture.top, WIDTH, picture.top + picture.height))
+    image.quantize(48, dither=Image.Dither.NONE).save(path, optimize=True)
+    size = path.stat().st_size
+    assert size <= MAX_BYTES, f"{path}: {size} bytes"
+    return size
+
+
+if __name__ == "__main__":
+    take(Path(sys.argv[1]), Path(sys.argv[2]))
