@@ -24,13 +24,15 @@ class Facts:
     """Everything that rules may know.
 
     budgets: requests with a first token, with seg_<segment> and ttft (ns). unfinished: requests that never ended.
-    evidence: rows of sql/evidence.sql. manifest: the run's conditions, empty for a database. efa: counter movements of
-    the run's EFA sample streams. engines: engine ids that any kvlens span came from.
+    evidence, decisions, validations: rows of the SQL files of these names. manifest: the run's conditions, empty for a
+    database. efa: counter movements of the run's EFA sample streams. engines: ids that any kvlens span came from.
     """
 
     budgets: pl.DataFrame
     unfinished: pl.DataFrame
     evidence: pl.DataFrame
+    decisions: pl.DataFrame
+    validations: pl.DataFrame
     manifest: dict[str, Any]
     health: dict[str, Any]
     engines: frozenset[str]
@@ -69,6 +71,8 @@ def gather(session: Session) -> Facts:
         budgets=result.budgets,
         unfinished=result.unfinished,
         evidence=evidence,
+        decisions=session.query("decisions"),
+        validations=session.query("validations"),
         manifest=session.run.manifest,
         health=session.query("health").row(0, named=True),
         engines=frozenset(engines - {""}),

@@ -82,8 +82,8 @@ def render_turns(report: ConversationReport, name: str) -> RenderableType:
     for column in ("turn", "gap s", "context", "reused", "cached", "computed"):
         table.add_column(column, justify="right")
     for column in ("offered", "decision"):
-        table.add_column(column)
-    for column in ("TTFT ms", *(segment.removeprefix("prefill_") for segment in SHOWN), "rest of it", "TPOT ms"):
+        table.add_column(column, no_wrap=True)
+    for column in ("TTFT ms", *(segment.removeprefix("prefill_") for segment in SHOWN), "rest", "TPOT"):
         table.add_column(column, justify="right")
     for row in report.turns.filter(pl.col("conversation") == name).iter_rows(named=True):
         shown = sum(row[f"seg_{segment}"] or 0 for segment in SHOWN)

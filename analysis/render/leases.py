@@ -57,17 +57,14 @@ def render_ledger(report: LeaseReport) -> RenderableType:
     table = make_table()
     for name in ("engine", "reason"):
         table.add_column(name)
-    for name in ("leases", "blocks", "block-s", "used", "wasted", "open", "GB-s", "GB-s wasted", "age at read p50 s",
-                 "p99 s", "heartbeats", "read late"):  # fmt: skip
+    for name in ("leases", "blocks", "block-s", "used", "wasted", "open", "GB-s", "GB-s wasted"):
         table.add_column(name, justify="right")
     for row in report.ledger.iter_rows(named=True):
         running = row["reason"] == RUNNING
         fates = ["", "", ""] if running else [_figure(row[f"{name}_block_s"]) for name in ("used", "wasted", "open")]
         table.add_row(
             row["engine"], row["reason"], f"{row['leases']:,}", f"{row['blocks']:,}", _figure(row["block_s"]), *fates,
-            _figure(row["gb_s"], 3), "" if running else _figure(row["wasted_gb_s"], 3), _figure(row["age_p50_s"], 2),
-            _figure(row["age_p99_s"], 2), f"{row['heartbeats']:,}" if row["heartbeats"] else "",
-            Text(str(row["late_reads"]), "bold red") if row["late_reads"] else "", style="dim" if running else "",
+            _figure(row["gb_s"], 3), "" if running else _figure(row["wasted_gb_s"], 3), style="dim" if running else "",
         )  # fmt: skip
     unclear = float(report.ledger["unclear_block_s"].sum())
     notes = ["used: read, sent or received; wasted: expired or aborted; open: still held when the engine ended"]
@@ -83,8 +80,15 @@ def render_outcomes(ledger: pl.DataFrame) -> RenderableType:
         table.add_column(name)
     for name in names:
         table.add_column(name.removeprefix("outcome_"), justify="right")
+    for name in ("age at read p50 s", "p99 s", "heartbeats", "read after expiry"):
+        table.add_column(name, justify="right")
     for row in ledger.filter(pl.col("reason") != RUNNING).iter_rows(named=True):
-        table.add_row(row["engine"], row["reason"], *(f"{row[name]:,}" if row[name] else "" for name in names))
+        table.add_row(
+            row["engine"], row["reason"], *(f"{row[name]:,}" if row[name] else "" for name in names),
+            _figure(row["age_p50_s"], 3), _figure(row["age_p99_s"], 3),
+            f"{row['heartbeats']:,}" if row["heartbeats"] else "",
+            Text(str(row["late_reads"]), "bold red") if row["late_reads"] else "",
+        )  # fmt: skip
     return add_title("How they ended (leases)", table)
 
 

@@ -13,7 +13,8 @@ from ..source import Session
 from ..summary import describe
 from .thresholds import Curve, draw_curve
 
-FETCHED, RECOMPUTED = ("fetched",), ("below_threshold", "fetch_failed_recomputed", "expired")
+FETCHED = ("fetched",)
+RECOMPUTED = ("below_threshold", "fetch_failed_recomputed", "expired", "remote_unknown")
 SIDES = {"fetch": FETCHED, "recompute": RECOMPUTED}
 WORST = 5
 

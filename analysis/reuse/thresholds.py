@@ -19,7 +19,7 @@ from scipy import stats
 Floats = NDArray[np.float64]
 
 FETCHED = ("fetched",)
-FAILED = ("fetch_failed_recomputed", "expired")
+FAILED = ("fetch_failed_recomputed", "fetch_failed", "expired", "remote_unknown")
 DECLINED = ("below_threshold",)
 MIN_PAIRS = 5
 """Fewer checked estimates than this correct nothing."""

@@ -140,8 +140,13 @@ def grow(turns: pl.DataFrame) -> pl.DataFrame:
 
 
 def fit_growth(turns: pl.DataFrame) -> float | None:
-    """Fit the slope of TTFT over the context, ms per 1,000 tokens (Theil-Sen on the turns' medians)."""
+    """Fit the slope of TTFT over the context, ms per 1,000 tokens (Theil-Sen on the turns' medians).
+
+    First turns have nothing to re-use and are another kind: they are left out where two later ones remain.
+    """
     medians = grow(turns).drop_nulls(["context", "ttft"])
+    later = medians.filter(pl.col("turn") > 0)
+    medians = later if later["context"].n_unique() > 1 else medians
     context, ttft = medians["context"].to_numpy().astype(float), medians["ttft"].to_numpy() / 1e6
     if len(np.unique(context)) < 2:
         return None

@@ -14,6 +14,7 @@ def join_leases(facts: Facts) -> pl.DataFrame:
     """
     leases = (
         facts.spans("lease")
+        .filter(pl.col("reason").is_in(["", "finished_awaiting_transfer"]))
         .sort("finish")
         .unique(["engine", "id"], keep="last", maintain_order=True)
         .select("engine", "id", "outcome", "blocks", lease_end="finish", held_ns=pl.col("finish") - pl.col("begin"))

@@ -70,8 +70,20 @@ def healthy(mode: str, ranks: int = 1) -> Build:
     return lambda path: finish(make_world(mode, ranks=ranks), path)
 
 
+def healthy_readbacks(path: Path) -> None:
+    """Fetches that pay, one that came late, one that was not worth it, prompts that continue what D holds."""
+    world = make_world("pull")
+    add_decisions(
+        world, [*["fetched"] * 40, "below_threshold", "expired", "no_remote_metadata"], fetch_ns=16 * MS,
+        fetch_estimate_ns=15 * MS, recompute_estimate_ns=60 * MS, fetch_samples=30, recompute_samples=30,
+        regret_ns=-44 * MS, seconds_to_expiry=lambda number: -3.0 if number == 41 else 100.0,
+    )  # fmt: skip
+    finish(world, path)
+
+
 HEALTHY_RUNS: dict[str, Build] = {
     "healthy push": healthy("push"), "healthy pull": healthy("pull"), "healthy push, 4 ranks": healthy("push", 4),
+    "healthy readbacks": healthy_readbacks,
 }  # fmt: skip
 
 
@@ -296,14 +308,47 @@ def decode_had_it(path: Path) -> None:
     finish(world, path)
 
 
+def add_decisions(world: World, reasons: list[str], **more) -> None:
+    for number, reason in enumerate(reasons):
+        at = number * 300 * MS
+        values = {name: value(number) if callable(value) else value for name, value in more.items()}
+        world.emit(world.prefill, "decision", at, at, request_id=f"turn{number}", request_key=f"turn{number}",
+                   reason=reason, peer_engine_id="D0", peer_request_id=f"before{number}", threshold=64,
+                   **{"fetch_tokens": 300, "prefix_match": "yes"} | values)  # fmt: skip
+
+
 @reproduces("readback-expired")
 def turn_too_late(path: Path) -> None:
     world = make_world("pull")
-    for number in range(8):
-        at = number * 300 * MS
-        reason = "retention_expired" if number % 2 else "fetched"
-        world.emit(world.prefill, "decision", at, at, request_id=f"turn{number}", request_key=f"turn{number}",
-                   reason=reason, seconds_past_expiry=12.5 if number % 2 else None)  # fmt: skip
+    add_decisions(world, ["fetched", "expired"] * 4, seconds_to_expiry=lambda number: -7.5 if number % 2 else 100.0)
+    finish(world, path)
+
+
+@reproduces("wrong-prefix")
+def history_edited(path: Path) -> None:
+    world = make_world("pull")
+    add_decisions(world, ["fetched"] * 6, prefix_match=lambda number: "no" if number == 3 else "yes", prefix_blocks=18,
+                  prefix_mismatch_block=4)  # fmt: skip
+    finish(world, path)
+
+
+@reproduces("threshold-wrong")
+def fetched_though_computing_was_quicker(path: Path) -> None:
+    world = make_world("pull")
+    add_decisions(
+        world, ["fetched"] * 40, fetch_tokens=lambda number: 70 + number, fetch_ns=60 * MS, fetch_estimate_ns=60 * MS,
+        recompute_estimate_ns=15 * MS, recompute_estimate_low_ns=14 * MS, recompute_estimate_high_ns=16 * MS,
+        recompute_samples=50, regret_ns=45 * MS,
+    )  # fmt: skip
+    finish(world, path)
+
+
+@reproduces("foreign-parameters")
+def blocks_of_nobody(path: Path) -> None:
+    world = make_world("pull")
+    request = Request("strange")
+    world.emit(world.prefill, "validation", 50 * MS, 50 * MS, **common(request, "p"), reason="block_id_out_of_range",
+               field="remote_block_ids")  # fmt: skip
     finish(world, path)
 
 
@@ -313,6 +358,8 @@ def key_error(path: Path) -> None:
     request = Request("half")
     world.emit(world.decode, "failure", 50 * MS, 50 * MS, **common(request, "d"), error_type="KeyError",
                failure_type="invalid_transfer_params")  # fmt: skip
+    world.emit(world.decode, "validation", 50 * MS, 50 * MS, **common(request, "d"), reason="missing_field",
+               field="remote_port")  # fmt: skip
     finish(world, path)
 
 
