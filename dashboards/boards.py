@@ -41,12 +41,12 @@ class Board:
 OVERVIEW = Board(
     "kvlens-overview", "kvlens / Hand-over overview", "Where the time to first token goes. Start here.",
     (
-        Row("Now", ((handover.firing_alerts, 6), (handover.coordination_now, 6), (handover.ttft_now, 6),
-                    (handover.requests_now, 6)), height=5),
+        Row("Now", ((handover.firing_alerts, 3), (handover.firing_list, 9), (handover.coordination_now, 4),
+                    (handover.ttft_now, 4), (handover.requests_now, 4)), height=5),
         Row("Time to first token", ((handover.ttft, 12), (handover.class_seconds, 12))),
         Row("Coordination", ((handover.class_share_by_mode, 12), (handover.coordination_by_engine, 12))),
         Row("Segments", ((handover.segment_means, 12), (handover.segment_tails, 12))),
-        Row("Push", ((pairing.late_side, 8), (pairing.lateness, 8), (pairing.push_oldest, 8))),
+        Row("Push only", ((pairing.late_side, 8), (pairing.lateness, 8), (pairing.push_oldest, 8))),
         Row("Wire", ((transfers.pair_rates, 12), (transfers.moved, 12))),
         Row("Saturation", ((handover.requests, 8), (handover.waiting, 8), (handover.cache_usage, 8))),
     ),
@@ -87,7 +87,7 @@ LEASES = Board(
         Row("Held now", ((leases.held_blocks, 8), (leases.held_requests, 8), (leases.oldest_held, 8))),
         Row("Leases", ((leases.lease_ends, 8), (leases.lease_length, 8), (leases.holders, 8))),
         Row("Meeting of P and D", ((pairing.remote_missing, 8), (pairing.remote_loads, 8), (handover.cache_usage, 8))),
-        Row("Push writer", ((pairing.pairings, 8), (pairing.push_waiting, 8), (pairing.push_oldest, 8))),
+        Row("Push writer (push only)", ((pairing.pairings, 8), (pairing.push_waiting, 8), (pairing.push_oldest, 8))),
     ),
 )  # fmt: skip
 

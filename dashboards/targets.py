@@ -17,7 +17,7 @@ PROMQL, SQL, TRACEQL = "promql", "sql", "traceql"
 ALERT = "alert"
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
-_TIME_FILTER = re.compile(r"\$__timeFilter\(\w+\)")
+_TIME_FILTER = re.compile(r"\$__timeFilter\((\w+)\)")
 _TIME_INTERVAL = re.compile(r"\$__timeInterval\((\w+)\)")
 _FAR_PAST, _FAR_FUTURE = (
     "toDateTime64('2001-01-01 00:00:00', 9, 'UTC')",
@@ -40,10 +40,15 @@ class Target:
     text: str
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """Return the query with its variables replaced; unknown ones stay."""
+        """Return the query with its variables replaced; unknown ones stay.
+
+        values: may hold `__fromTime` and `__toTime` (SQL); without them a query is about all times.
+        """
         text = self.text
         if self.kind == SQL:
-            text = _TIME_FILTER.sub("1 = 1", text).replace("$__fromTime", _FAR_PAST).replace("$__toTime", _FAR_FUTURE)
+            start, end = values.get("__fromTime", _FAR_PAST), values.get("__toTime", _FAR_FUTURE)
+            text = _TIME_FILTER.sub(rf"(\1 >= {start} AND \1 <= {end})", text)
+            text = text.replace("$__fromTime", start).replace("$__toTime", end)
             text = _TIME_INTERVAL.sub(r"toStartOfInterval(\1, INTERVAL 1 SECOND)", text)
         return _VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[0]), text)
 

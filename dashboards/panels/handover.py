@@ -6,9 +6,23 @@ from instrumented_connectors.metrics import catalogue as table
 
 from ..config import Config
 from ..queries import braces, identify, mean, quantile, recorded, recorded_fleet, share, total
-from .make import Panel, make_graph, make_number
+from .make import Panel, make_graph, make_list, make_number
 
 TTFT = table.TIME_TO_FIRST_TOKEN
+
+# As in `kvlens report`: Okabe and Ito's, which colour-blind readers tell apart.
+CLASS_COLOURS = {
+    table.COMPUTE: "#009E73",
+    table.QUEUE: "#E69F00",
+    table.COORDINATION: "#CC79A7",
+    table.TRANSFER: "#56B4E9",
+    table.UNATTRIBUTED: "#8C8C8C",
+}
+
+
+_FIRING = 'ALERTS{alertname=~"Kvlens.*", alertstate="firing", cluster=~"$cluster"}'
+
+_BY_PLACE = "max by (alertname, severity, mode, engine_id, peer, instance, device)"
 
 
 def traced_buckets(config: Config, metric: table.Metric, *matchers: str) -> str:
@@ -20,8 +34,16 @@ def traced_buckets(config: Config, metric: table.Metric, *matchers: str) -> str:
 
 def firing_alerts(config: Config) -> Panel:
     return make_number(
-        config, "Alerts", "kvlens alerts that fire now. Open the alert list; each has a runbook.",
-        'count(ALERTS{alertname=~"Kvlens.*", alertstate="firing"}) or vector(0)', "none", limits=[(1, "red")],
+        config, "Alerts", "kvlens alerts that fire now; beside this, which ones.",
+        f"count({_BY_PLACE} ({_FIRING})) or vector(0)", "none", limits=[(1, "red")],
+    )  # fmt: skip
+
+
+def firing_list(config: Config) -> Panel:
+    return make_list(
+        config, "Which alerts, and where", "Click an alert: its runbook says how to confirm it and what to change.",
+        f"{_BY_PLACE} ({_FIRING})", "none",
+        hidden=("Value",), links={"alertname": f"{config.runbook_url}/${{__value.raw}}.md"},
     )  # fmt: skip
 
 
@@ -65,7 +87,7 @@ def class_seconds(config: Config) -> Panel:
         config, "Seconds per request by class",
         "Queue: too little capacity. Compute: prefill itself. Coordination: waiting "
         "between engines. Transfer: bytes on the wire. The largest one is where to look first.",
-        [(f"{parts} / on () group_left () ({requests} > 0)", "{{class}}")], "s", stacked=True,
+        [(f"{parts} / on () group_left () ({requests} > 0)", "{{class}}")], "s", stacked=True, colours=CLASS_COLOURS,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from instrumented_connectors.metrics import catalogue as table
 from ..config import Config
 from ..queries import mean, pair_rate, recorded, total
 from .make import Panel, make_graph, make_list, make_sql_table
-from .request import slowest_sql
+from .request import MILLISECONDS, slowest_sql
 
 BASELINE = "$baseline"
 
@@ -30,7 +30,7 @@ def segments_over_time(config: Config) -> Panel:
     now, before = (mean(config, table.SEGMENT_SECONDS, "segment", offset=offset) for offset in ("", BASELINE))
     return make_graph(
         config, "Change of segments over time", "When it began: look for a deployment or a restart at that minute.",
-        [(f"topk(5, {_change(now, before)})", "{{segment}}")], "s",
+        [(f"topk(5, {_change(now, before)})", "{{segment}}")], "s", signed=True,
     )  # fmt: skip
 
 
@@ -50,7 +50,8 @@ def pairs_changed(config: Config) -> Panel:
     ratio = f"({pair_rate(config, by)}) / ({pair_rate(config, by, offset=BASELINE)})"
     return make_list(
         config, "Pairs that became slower",
-        "Rate now over rate then. Below 0.5 for one pair: its transport or its network.",
+        "Rate now in per cent of the rate then. One pair below 50 %: its transport or its network. "
+        "All of them: the fabric, or hosts without a free core.",
         f"bottomk(20, {ratio})", "percentunit", smallest_first=True,
     )  # fmt: skip
 
@@ -59,7 +60,8 @@ def classes_changed(config: Config) -> Panel:
     now = total("class", recorded(config, table.HANDOVER_SECONDS))
     before = total("class", recorded(config, table.HANDOVER_SECONDS, offset=BASELINE))
     return make_list(
-        config, "Classes: seconds per second more than then", "Compute, queue, coordination or wire: which one it is.",
+        config, "Classes that grew",
+        "Seconds per second more than then: compute, queue, coordination or wire, which one it is.",
         _change(now, before), "s",
     )  # fmt: skip
 
@@ -77,5 +79,6 @@ def load_changed(config: Config) -> Panel:
 def example_requests(config: Config) -> Panel:
     return make_sql_table(
         config, "Slowest requests",
-        "Click a trace id: its budget and waterfall. Milliseconds.", slowest_sql(config), links=True,
+        "Click a trace id: its budget and waterfall.", slowest_sql(config), links=True,
+        units=MILLISECONDS,
     )  # fmt: skip

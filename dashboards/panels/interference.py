@@ -30,7 +30,8 @@ def connector_share(config: Config) -> Panel:
 def slow_steps(config: Config) -> Panel:
     return make_sql_table(
         config, "Slow steps", "Steps slower than twice the median, with the part that grew. post or poll: transfers. "
-        "execution: prefill in the same step. preemption: memory.",
+        "execution: prefill in the same step, or a core that others use. gap: between two steps, the engine loop. "
+        "preemption: memory.",
         slow_steps_sql(config), units={"ms": "ms", "bound_ms": "ms", "submit_ms": "ms", "poll_ms": "ms"},
     )  # fmt: skip
 

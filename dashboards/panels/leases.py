@@ -71,8 +71,8 @@ def decisions(config: Config) -> Panel:
 def invalid_offers(config: Config) -> Panel:
     return make_graph(
         config, "Offers with something wrong, by reason",
-        "prefix_mismatch: history was edited or reasoning stripped, the fetch returns wrong KV with HTTP 200. Others: a "
-        "router that loses or mixes up transfer parameters.",
+        "prefix_mismatch: history was edited or reasoning stripped, the fetch returns wrong KV with HTTP 200. Others: "
+        "a router that loses or mixes up transfer parameters.",
         [(total("reason", raw_rate(config, table.VALIDATIONS)), "{{reason}}")], "reqps",
     )  # fmt: skip
 

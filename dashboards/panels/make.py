@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, table, timeseries
@@ -33,16 +33,26 @@ def clickhouse_source(config: Config) -> Any:
 
 def make_graph(
     config: Config, title: str, doc: str, queries: Sequence[Query], unit: str,
-    *, limits: Limits = (), stacked: bool = False, exemplars: bool = False,
+    *, limits: Limits = (), stacked: bool = False, exemplars: bool = False, signed: bool = False,
+    colours: Mapping[str, str] | None = None,
 ) -> Panel:  # fmt: skip
-    """Return a graph over time. Stacked graphs show parts of a whole."""
+    """Return a graph over time. Stacked graphs show parts of a whole, signed ones may go below zero.
+
+    colours: of series by their name, so that one thing has one colour everywhere.
+    """
     panel = (
-        timeseries.Panel().title(title).description(doc).datasource(prometheus_source(config)).unit(unit).min(0)
+        timeseries.Panel().title(title).description(doc).datasource(prometheus_source(config)).unit(unit)
         .thresholds(make_limits(limits)).line_width(1).fill_opacity(60 if stacked else 8)
         .legend(common.VizLegendOptions().show_legend(True).display_mode(kinds.LegendDisplayMode.TABLE)
-                .placement(kinds.LegendPlacement.BOTTOM).calcs(["mean", "max", "lastNotNull"]))
+                .placement(kinds.LegendPlacement.BOTTOM).calcs(["mean", "max", "lastNotNull"])
+                .sort_by("Last *").sort_desc(True))
         .tooltip(common.VizTooltipOptions().mode(kinds.TooltipDisplayMode.MULTI).sort(kinds.SortOrder.DESCENDING))
     )  # fmt: skip
+    if not signed:
+        panel = panel.min(0)
+    for name, colour in (colours or {}).items():
+        fixed = {"mode": "fixed", "fixedColor": colour}
+        panel = panel.override_by_name(name, [model.DynamicConfigValue(id_val="color", value=fixed)])
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(kinds.StackingMode.NORMAL))
     if limits:
@@ -55,10 +65,11 @@ def make_graph(
 def make_number(
     config: Config, title: str, doc: str, query: str, unit: str, *, limits: Limits = (), decimals: float | None = None
 ) -> Panel:  # fmt: skip
-    """Return one number, coloured by its limits."""
+    """Return one number, coloured by its limits; without any it says neither good nor bad."""
+    coloured = kinds.BigValueColorMode.VALUE if limits else kinds.BigValueColorMode.NONE
     panel = (
         stat.Panel().title(title).description(doc).datasource(prometheus_source(config)).unit(unit)
-        .thresholds(make_limits(limits)).graph_mode(kinds.BigValueGraphMode.AREA).color_mode(kinds.BigValueColorMode.VALUE)
+        .thresholds(make_limits(limits)).graph_mode(kinds.BigValueGraphMode.AREA).color_mode(coloured)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     )  # fmt: skip
     if decimals is not None:
@@ -68,9 +79,12 @@ def make_number(
 
 def make_list(
     config: Config, title: str, doc: str, query: str, unit: str, *, limits: Limits = (), hidden: Sequence[str] = (),
-    smallest_first: bool = False,
+    smallest_first: bool = False, links: Mapping[str, str] | None = None,
 ) -> Panel:  # fmt: skip
-    """Return a table of the present values, one row per series, largest first unless small is bad."""
+    """Return a table of the present values, one row per series, largest first unless small is bad.
+
+    links: column -> where its cells lead to.
+    """
     panel = (
         table.Panel().title(title).description(doc).datasource(prometheus_source(config)).unit(unit)
         .thresholds(make_limits(limits))
@@ -78,6 +92,9 @@ def make_list(
         .with_transformation(model.DataTransformerConfig(
             id_val="organize", options={"excludeByName": dict.fromkeys(["Time", *hidden], True)}))
     )  # fmt: skip
+    for column, url in (links or {}).items():
+        link = [{"title": "Open", "url": url, "targetBlank": True}]
+        panel = panel.override_by_name(column, [model.DynamicConfigValue(id_val="links", value=link)])
     target = prometheus.Dataquery().ref_id("A").expr(query).instant().format("table")
     return panel.with_target(target.datasource(prometheus_source(config)))
 

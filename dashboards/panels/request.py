@@ -9,10 +9,12 @@ from grafana_foundation_sdk.models import dashboard as model
 
 from ..clickhouse import ClickHouseQuery
 from ..config import Config
-from ..sql import budget_sql, slowest_sql, trace_sql
+from ..sql import BUDGET, budget_sql, slowest_sql, trace_sql
 from .make import Panel, clickhouse_source, make_sql_table, make_traces
 
-__all__ = ["slowest_sql"]
+__all__ = ["MILLISECONDS", "slowest_sql"]
+
+MILLISECONDS = dict.fromkeys(("ttft", *(name for name, _, _ in BUDGET)), "ms")
 
 _BUDGET = (
     "Milliseconds of this request, in order: they add up from P's arrival to D's first token. 'until posted' is all "
@@ -68,5 +70,5 @@ def budget(config: Config) -> Panel:
 def slowest(config: Config) -> Panel:
     return make_sql_table(
         config, "Slowest requests",
-        "Click a trace id to see it on this page. Milliseconds.", slowest_sql(config), links=True,
+        "Click a trace id to see it on this page.", slowest_sql(config), links=True, units=MILLISECONDS,
     )  # fmt: skip

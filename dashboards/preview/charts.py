@@ -25,6 +25,17 @@ def colour_of(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
+def colour_series(panel: Panel, names: Sequence[str]) -> list[str]:
+    """Return a colour per name: the panel's own where it fixes one."""
+    fixed = {
+        override["matcher"].get("options"): entry["value"]["fixedColor"]
+        for override in panel["fieldConfig"].get("overrides") or ()
+        for entry in override["properties"]
+        if entry["id"] == "color"
+    }
+    return [str(fixed.get(name, colour_of(index))) for index, name in enumerate(names)]
+
+
 def read_limits(panel: Panel) -> list[tuple[float, str]]:
     """Return a panel's limits: from which value on which colour."""
     steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])
@@ -40,7 +51,7 @@ def make_chart(panel: Panel, answer: Answer, span: Span, height: int) -> Mapping
     colour = {
         "field": "s",
         "type": "nominal",
-        "scale": {"domain": names, "range": [colour_of(index) for index in range(len(names))]},
+        "scale": {"domain": names, "range": colour_series(panel, names)},
         "legend": None,
     }
     encoding: dict[str, Any] = {
@@ -65,7 +76,8 @@ def make_chart(panel: Panel, answer: Answer, span: Span, height: int) -> Mapping
 
 def _time_axis(span: Span) -> dict[str, Any]:
     pattern = "%H:%M" if span.end - span.start >= 600 else "%H:%M:%S"
-    axis = {"title": None, "format": pattern, "tickCount": 6, "grid": False}
+    axis = {"title": None, "format": pattern, "tickCount": 6, "grid": False, "labelOverlap": "greedy",
+            "labelSeparation": 12, "labelPadding": 6, "labelFlush": True}  # fmt: skip
     domain = {"domain": [span.start * 1000, span.end * 1000]}
     return {"field": "t", "type": "temporal", "axis": axis, "scale": {**domain, "type": "utc"}}
 
@@ -119,11 +131,13 @@ def render_legend(panel: Panel, answer: Answer) -> str:
     """Return the legend as Grafana's table of mean, max and last."""
     unit = str(panel["fieldConfig"]["defaults"].get("unit", ""))
     rows = []
-    for index, (name, one) in enumerate(answer.series):
+    colours = colour_series(panel, [name for name, _ in answer.series])
+    order = sorted(zip(answer.series, colours, strict=True), key=lambda pair: -pair[0][1].points[-1][1])
+    for (name, one), colour in order:
         values = [value for _, value in one.points]
         cells = (sum(values) / len(values), max(values), values[-1])
         figures = "".join(f"<td>{escape(write_value(unit, value))}</td>" for value in cells)
-        rows.append(f'<tr><th><i style="background:{colour_of(index)}"></i>{escape(name)}</th>{figures}</tr>')
+        rows.append(f'<tr><th><i style="background:{escape(colour)}"></i>{escape(name)}</th>{figures}</tr>')
     limits = ", ".join(
         f"{escape(colour)} from {escape(write_value(unit, value))}" for value, colour in read_limits(panel)
     )

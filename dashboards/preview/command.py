@@ -65,6 +65,7 @@ def preview(
         names = ", ".join(board["uid"] for board in boards)
         raise KvlensError(f"no board {', '.join(sorted(unknown))}", f"one of: {names}", exit_code=2)
     values = {**DEFAULTS, "__rate_interval": window, "baseline": baseline, **_read_settings(settings)}
+    values |= {"__fromTime": _write_time(span.start), "__toTime": _write_time(span.end)}
     server, bundle = Prometheus(prometheus), read_bundle()
     out.mkdir(parents=True, exist_ok=True)
     with open_session([source]) if source is not None else nullcontext() as session:
@@ -76,6 +77,10 @@ def preview(
                 (out / f"{board['uid']}.html").write_text(page, encoding="utf-8")
                 click.echo(out / f"{board['uid']}.html")
     (out / "index.html").write_text(_render_index(boards, out), encoding="utf-8")
+
+
+def _write_time(at: float) -> str:
+    return f"fromUnixTimestamp64Milli({at * 1000:.0f}, 'UTC')"
 
 
 def _read_settings(settings: tuple[str, ...]) -> dict[str, str]:

@@ -18,7 +18,8 @@ def render_number(panel: Panel, answer: Answer) -> str:
     """Return the big number of a stat panel, coloured by its limits."""
     unit = str(panel["fieldConfig"]["defaults"].get("unit", ""))
     value = answer.series[0][1].points[-1][1]
-    text, colour = escape(write_value(unit, value)), colour_value(panel, value)
+    coloured = panel["options"].get("colorMode") != "none"
+    text, colour = escape(write_value(unit, value)), colour_value(panel, value) if coloured else "inherit"
     return f'<p class="number" style="color:{colour}">{text}</p>'
 
 
@@ -36,7 +37,9 @@ def render_table(panel: Panel, answer: Answer) -> str:
     sort = (panel.get("options", {}).get("sortBy") or [{}])[0]
     if sort.get("displayName") in rows[0]:
         rows.sort(key=lambda row: _order(row[sort["displayName"]]), reverse=bool(sort.get("desc")))
-    columns = [name for name in rows[0] if any(row.get(name) not in ("", None) for row in rows)]
+    # Series differ in their labels; a column that is empty in all rows is left out.
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [name for name in names if any(row.get(name) not in ("", None) for row in rows)]
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(
         f"<tr>{''.join(_cell(panel, name, row.get(name)) for name in columns)}</tr>" for row in rows[:MAX_ROWS]

@@ -33,8 +33,8 @@ def test_dashboards_have_grafanas_types(boards: dict[str, Any]) -> None:
 
 def test_what_grafana_does_not_know_is_found(boards: dict[str, Any]) -> None:
     board = boards[f"{OVERVIEW.uid}.json"]
-    board["panels"][1]["options"]["graphMode"] = "volcano"
-    board["colour"] = "blue"
-    problems = "\n".join(find_problems({"broken": board}))
+    broken = {"unknown key": {**board, "colour": "blue"}, "wrong value": json.loads(json.dumps(board))}
+    broken["wrong value"]["panels"][1]["options"]["graphMode"] = "volcano"
+    problems = "\n".join(find_problems(broken))
     assert "volcano" in problems
     assert "'\"colour\"' does not exist" in problems
