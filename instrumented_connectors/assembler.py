@@ -36,6 +36,7 @@ class Assembler:
         self._interval = interval
         self._handlers: dict[int, list[Callable[[Event], None]]] = {}
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._drain_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self.busy_ns = 0
@@ -55,8 +56,15 @@ class Assembler:
             self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval):
-            self.drain()
+        while not self._stop.is_set():
+            self._wake.wait(self._interval)
+            self._wake.clear()
+            if not self._stop.is_set():
+                self.drain()
+
+    def wake(self) -> None:
+        """Drain at once: for the rare event that can't wait for the interval."""
+        self._wake.set()
 
     def drain(self) -> int:
         """Dispatch everything that is recorded by now; return the number of events."""
@@ -80,12 +88,14 @@ class Assembler:
 
     def restart(self) -> None:
         """Start anew in a forked child: the thread is gone and its lock may be held for ever."""
-        self._stop, self._drain_lock, self._thread = threading.Event(), threading.Lock(), None
+        self._stop, self._wake = threading.Event(), threading.Event()
+        self._drain_lock, self._thread = threading.Lock(), None
         self.start()
 
     def stop(self, timeout: float = 2.0) -> None:
         """Stop the thread and dispatch what is left, waiting at most `timeout` seconds for the thread."""
         self._stop.set()
+        self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)

@@ -10,6 +10,7 @@ from .agent import CurrentRequest, wrap_agent
 from .decide import Policy
 from .guard import guard
 from .keep_hints import make_scheduler_lens, make_worker_lens
+from .prefix_digest import NullPrefixGiver, PrefixGiver, make_key
 from .probes import install_probes
 from .runtime import EngineIdentity, Runtime, get_runtime
 from .scheduler_lens import NullSchedulerLens
@@ -43,16 +44,17 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         # Chosen once: the null lenses are replaced only when every required seam is there.
         self._scheduler_lens: NullSchedulerLens = NullSchedulerLens()
         self._worker_lens: NullWorkerLens = NullWorkerLens()
+        self._prefix = NullPrefixGiver()
         self._runtime: Runtime | None = None
         threads_before = list_thread_ids()
         super().__init__(vllm_config, role, kv_cache_config)
         with guard("connector.attach"):
-            self._attach(vllm_config.kv_transfer_config)
+            self._attach(vllm_config)
             if self._runtime is not None and self.connector_worker is not None:
                 self._runtime.threads.watch_worker(self.connector_worker, threads_before)
 
-    def _attach(self, config: Any) -> None:
-        settings = Settings.from_env()
+    def _attach(self, vllm_config: Any) -> None:
+        config, settings = vllm_config.kv_transfer_config, Settings.from_env()
         if not settings.enabled:
             return
         version = compat.vllm_version()
@@ -70,14 +72,25 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
             self._attach_worker(identity, settings)
         else:
             self._runtime = get_runtime(identity, settings)
-            self._runtime.decisions.policy = Policy(identity.mode == "bidirectional", threshold_of(config))
             self._scheduler_lens = make_scheduler_lens(
                 self._runtime.recorder, settings.sampling, consumes=identity.role != "prefill",
                 outbox=self._runtime.outbox,
             )  # fmt: skip
+            self._scheduler_lens.wake = self._runtime.assembler.wake
+            with guard("connector.reuse"):
+                self._attach_reuse(self._runtime, identity, vllm_config)
         attach_metrics = getattr(self, "attach_metrics", None)
         if self._runtime is not None and attach_metrics is not None:
             attach_metrics(self._runtime, config, settings)
+
+    def _attach_reuse(self, runtime: Runtime, identity: EngineIdentity, vllm_config: Any) -> None:
+        """Prepare the scheduler side for blocks that are read back."""
+        is_on = identity.mode == "bidirectional"
+        runtime.decisions.policy = Policy(is_on, threshold_of(vllm_config.kv_transfer_config))
+        if is_on and runtime.settings.prefix_digest:
+            key = runtime.decisions.prefix_key = make_key(runtime.settings.prefix_key)
+            if identity.role != "prefill":
+                self._prefix = PrefixGiver(int(vllm_config.cache_config.block_size), key)
 
     def _attach_worker(self, identity: EngineIdentity, settings: Settings) -> None:
         lacking = compat.missing(self.connector_worker.nixl_wrapper, compat.REQUIRED_AGENT)
@@ -123,11 +136,13 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
     def request_finished(self, request: Any, block_ids: Any) -> Any:
         result = super().request_finished(request, block_ids)
         self._scheduler_lens.finished(request, block_ids, result)
+        self._prefix.give(request, result)
         return result
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
         result = super().request_finished_all_groups(request, block_ids)
         self._scheduler_lens.finished(request, block_ids, result)
+        self._prefix.give(request, result)
         return result
 
     def get_kv_connector_stats(self) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 from . import catalogue as names
@@ -23,8 +24,10 @@ from .decide import (
 )  # fmt: skip
 from .estimates import CostModel, Estimate
 from .events import Event
+from .limited_log import LimitedWarning
 from .metrics.facts import Fact, FactBook, receive_of
 from .offers import Offer, Problem
+from .prefix_digest import NO, PARAMETER, UNCOMPARED, PrefixMatch, compare_prefix
 from .request_spans import RequestEmitter
 from .request_state import RequestState
 
@@ -44,6 +47,7 @@ class Pending:
     recompute: Estimate | None = None
     awaits_fact: bool = False
     fact: Fact | None = None
+    prefix: PrefixMatch = UNCOMPARED
     finished: RequestState | None = None
     trace_id: int = 0
 
@@ -57,17 +61,23 @@ class DecisionSpans:
         mode: push, pull or bidirectional.
         limit: offers followed at most; the oldest are given up and counted in `evicted`.
         facts: what workers say of a receive; None when there are none.
+        now: monotonic ns.
     """
 
     def __init__(
-        self, emitter: RequestEmitter, engine_id: str, mode: str, limit: int, facts: FactBook | None = None
-    ) -> None:
+        self, emitter: RequestEmitter, engine_id: str, mode: str, limit: int, facts: FactBook | None = None, *,
+        now: Callable[[], int] = perf_counter_ns,
+    ) -> None:  # fmt: skip
         self._emitter = emitter
         self._engine_id = engine_id
         self._mode = mode
         self._limit = limit
         self._facts = facts
         self.policy = Policy(mode == "bidirectional", 0)
+        self.prefix_key: bytes | None = None
+        """Key of the digests of what D holds; None compares nothing."""
+        self._now = now
+        self._warn = LimitedWarning(now)
         self._pending: OrderedDict[str, Pending] = OrderedDict()
         # engine -> (its monotonic clock less this one's, ns; its KV-cache blocks), each None when unknown
         self._peers: OrderedDict[str, tuple[int | None, int | None]] = OrderedDict()
@@ -79,7 +89,7 @@ class DecisionSpans:
     # -- what was offered ------------------------------------------------------------------------------------
 
     def _on_offer(self, event: Event) -> None:
-        _, at, request_id, is_prefill, values = event
+        _, at, request_id, is_prefill, values, *prefix = event
         kind = offers.READBACK if is_prefill else (offers.PUSH if self._mode == "push" else offers.PULL)
         problem = offers.find_problem(values, self._engine_id, kind)
         if problem is not None:
@@ -90,10 +100,31 @@ class DecisionSpans:
         if not self.policy.is_on and not offer.has_blocks:
             return
         pending = self._pending[request_id] = Pending(at, offer, is_invalid=problem is not None)
+        if prefix:
+            self._compare(request_id, pending, *prefix)
         self._check_late(request_id, pending, at)
         while len(self._pending) > self._limit:
             self._pending.popitem(last=False)
             self.evicted += 1
+
+    def _compare(self, request_id: str, pending: Pending, prefix: Any, tokens: Any) -> None:
+        """Compare the prompt with D's digest; nothing of the tokens is kept."""
+        if self.prefix_key is None or not pending.offer.has_blocks:
+            return
+        found = compare_prefix(prefix, tokens, pending.offer.tokens, self.prefix_key)
+        if found is None:
+            if not pending.is_invalid:
+                self._emit_validation(request_id, pending.at, (offers.WRONG_TYPE, PARAMETER))
+            return
+        pending.prefix = found
+        if found.match == NO:
+            # At its own time: whether it comes before the first token is what matters.
+            self._emit_validation(request_id, self._now(), (offers.PREFIX_MISMATCH, PARAMETER))
+            self._warn(
+                "kvlens: the prompt of %s doesn't begin with what %s holds of %s (block %s differs): "
+                "blocks fetched from there are those of other tokens",
+                request_id, pending.offer.engine_id, pending.offer.request_id, found.mismatch,
+            )  # fmt: skip
 
     def _on_peers(self, event: Event) -> None:
         _, at, learned = event
@@ -203,7 +234,8 @@ class DecisionSpans:
             "remote_tokens": pending.offer.tokens, "local_tokens": state.local_tokens,
             "fetch_tokens": decision.fetch_tokens, "threshold": self.policy.threshold, "seconds_to_expiry": left,
             "peer_engine_id": pending.offer.engine_id, "peer_request_id": pending.offer.request_id,
-            **describe_estimates(pending.fetch, pending.recompute),
+            "prefix_match": pending.prefix.match, "prefix_mismatch_block": pending.prefix.mismatch,
+            "prefix_blocks": pending.prefix.blocks, **describe_estimates(pending.fetch, pending.recompute),
             **weigh(decision, state, pending.fetch, pending.recompute),
         }  # fmt: skip
         self._emitter.emit(request_id, names.DECISION, state.arrived, end, attributes, trace_id=pending.trace_id)

@@ -23,7 +23,9 @@ FINISH = 7  # request_id, status, computed_tokens, output_tokens, blocks, held
 KEEP = 8  # request_id: the other side says that this request is worth keeping
 FACTS = 9  # [{request_id: what a worker says of it}], see metrics.facts
 
-OFFER = 11  # request_id, is_prefill, values of offers.FIELDS
+# request_id, is_prefill, values of offers.FIELDS, D's digest of what it holds | None, the prompt's tokens | None: they
+# are compared with the digest in this process and go no further
+OFFER = 11
 # [{engine_id: (its monotonic clock less ours in ns | None, its KV-cache blocks | None)}], from this engine's workers
 PEERS = 12
 

@@ -39,6 +39,10 @@ SPANS: tuple[Span, ...] = (
                    "worker measures the difference at the handshake); negative: past; absent while unknown"),
          Attribute("peer_engine_id", "", "D that holds the blocks"),
          Attribute("peer_request_id", "", "D's request of the earlier turn: links the turns of a conversation"),
+         Attribute("prefix_match", "", "whether the prompt begins with what D holds: yes, no (a fetch brings wrong KV) "
+                   "or unknown (no digest, or one of another key)"),
+         Attribute("prefix_mismatch_block", "", "only with no: the first block that differs, 0-based"),
+         Attribute("prefix_blocks", "blocks", "full blocks compared (a shorter rest is compared too)"),
          *_estimate("fetch", "what fetching so many tokens takes, from this engine's own recent fetches"),
          *_estimate("recompute", "what so many tokens add to a prefill, from this engine's own recent prefills"),
          Attribute("fetch_ns", "ns", "what the fetch took, blocks allocated to told (also a failed one)"),

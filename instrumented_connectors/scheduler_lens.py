@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -10,6 +11,7 @@ from .events import MATCH, STEP, STEP_END
 from .guard import guarded, report
 from .identity import TraceParent, request_trace_context
 from .offers import read_fields
+from .prefix_digest import PARAMETER
 from .recorder import Recorder
 
 StepMark = tuple[int, int, int, int]
@@ -44,6 +46,8 @@ class SchedulerLens(NullSchedulerLens):
         self._contexts: dict[str, TraceParent] = {}
         self._step = self._built = 0
         self._mark: StepMark = (0, 0, 0, 0)
+        self.wake: Callable[[], None] = lambda: None
+        """Wakes the background thread; set by who knows it."""
 
     @guarded
     def arrived(self, request: Any) -> None:
@@ -61,7 +65,16 @@ class SchedulerLens(NullSchedulerLens):
             _text(params.get("remote_engine_id")), _text(params.get("remote_request_id")), context,
         ))  # fmt: skip
         if is_prefill or params.get("do_remote_prefill"):
-            self._record((events.OFFER, perf_counter_ns(), request.request_id, is_prefill, read_fields(params)))
+            self._record_offer(request, params, is_prefill)
+
+    def _record_offer(self, request: Any, params: dict[str, Any], is_prefill: bool) -> None:
+        prefix = params.get(PARAMETER) if is_prefill else None
+        tokens = None if prefix is None else request.prompt_token_ids
+        now = perf_counter_ns()
+        self._record((events.OFFER, now, request.request_id, is_prefill, read_fields(params), prefix, tokens))
+        if prefix is not None:
+            # A prompt that doesn't match is to be named before its first token.
+            self.wake()
 
     # What follows runs in every step: the guard is written out, since the decorator's call costs as much as the event.
 

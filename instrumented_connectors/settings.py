@@ -73,6 +73,9 @@ class Settings:
         sampling: which spans are exported.
         idle_flush: an engine that becomes idle takes one more empty step, so that no metric lies until the next
             request (KVLENS_IDLE_FLUSH=0 turns it off).
+        prefix_digest: bidirectional: a decoder hands out a digest of the sequence whose blocks it keeps, and the
+            prefill engine compares it with the next prompt (KVLENS_PREFIX_DIGEST=0 turns it off on either side).
+        prefix_key: secret that the engines of a fleet share for it (KVLENS_PREFIX_KEY), None for the fixed key.
     """
 
     enabled: bool = True
@@ -81,6 +84,8 @@ class Settings:
     max_requests: int = 16384
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     idle_flush: bool = True
+    prefix_digest: bool = True
+    prefix_key: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -93,6 +98,8 @@ class Settings:
             max_requests=_positive(env.get("KVLENS_MAX_REQUESTS"), cls.max_requests),
             sampling=SamplingSettings.from_env(env),
             idle_flush=_truthy(env.get("KVLENS_IDLE_FLUSH", "1")),
+            prefix_digest=_truthy(env.get("KVLENS_PREFIX_DIGEST", "1")),
+            prefix_key=env.get("KVLENS_PREFIX_KEY") or None,
         )
 
 

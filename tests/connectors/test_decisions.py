@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from metric_processes import Process, cross, make_output
 
 from instrumented_connectors import decide
 from instrumented_connectors.decide import Policy
-from instrumented_connectors.decisions import DecisionSpans
+from instrumented_connectors.decisions import DecisionSpans, Pending
 from instrumented_connectors.estimates import CostModel, fit
 from instrumented_connectors.events import (
     ALLOC,
@@ -30,7 +31,9 @@ from instrumented_connectors.events import (
     TOLD,
 )  # fmt: skip
 from instrumented_connectors.identity import derive_trace_id
+from instrumented_connectors.limited_log import LimitedWarning
 from instrumented_connectors.offers import FIELDS, MISSING
+from instrumented_connectors.prefix_digest import describe_prefix, make_key
 from instrumented_connectors.request_spans import RequestEmitter
 from instrumented_connectors.scheduler_spans import SchedulerSpans
 from instrumented_connectors.traces import TraceBook
@@ -113,7 +116,7 @@ def test_a_fetch_is_one_decision_with_its_grounds_however_often_the_scheduler_as
         "parent": engine.sink.named("prefill")[0]["span"], "error": False, "links": [],
         "decision": "fetch", "reason": "fetched", "prompt_tokens": 300, "remote_tokens": 256, "local_tokens": 0,
         "fetch_tokens": 256, "threshold": 64, "seconds_to_expiry": pytest.approx(59.998), "peer_engine_id": "D0",
-        "peer_request_id": EARLIER, "fetch_ns": 18 * MS,
+        "peer_request_id": EARLIER, "fetch_ns": 18 * MS, "prefix_match": "unknown", "prefix_blocks": 0,
     }  # fmt: skip
 
 
@@ -335,3 +338,75 @@ def test_the_reasons_are_documented_and_counted_from_the_start() -> None:
 
     assert {reason for (reason,) in table.DECISIONS.presets} == set(decide.REASONS)
     assert len(decide.REASONS) == 12
+
+
+# -- the prompt against what D holds -------------------------------------------------------------------------------
+
+
+def offer(prefix: Any, prompt: list[int], **params: Any) -> list[tuple[Any, ...]]:
+    first, (code, at, request_id, is_prefill, fields) = arrive({**OFFERED, **params}, tokens=len(prompt))
+    return [first, (code, at, request_id, is_prefill, fields, prefix, prompt)]
+
+
+def make_comparing(now: float = 1.5) -> Engine:
+    engine = Engine()
+    engine.decisions.prefix_key = make_key(None)
+    engine.decisions._now = lambda: round(now * MS)
+    return engine
+
+
+def test_a_prompt_that_is_no_continuation_is_named_at_once_and_in_the_decision(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    held = list(range(3_000_000_000, 3_000_000_256))
+    prefix = describe_prefix(held, 32, make_key(None))
+    engine = make_comparing()
+    prompt = [*held[:100], 7, *held[101:], *range(44)]
+    with caplog.at_level(logging.WARNING):
+        engine.feed(*offer(prefix, prompt))
+        (validation,) = engine.sink.named("validation")
+        engine.feed(*schedule(external=256))
+    assert (validation["reason"], validation["field"], validation["start"], validation["error"]) == (
+        "prefix_mismatch", "kvlens_prefix", 1.5, True,
+    )  # fmt: skip
+    span = engine.decision
+    assert (span["prefix_match"], span["prefix_mismatch_block"], span["prefix_blocks"]) == ("no", 3, 8)
+    assert (span["decision"], span["reason"]) == ("fetch", "fetched"), "what vLLM does is not changed"
+    (record,) = [record for record in caplog.records if "doesn't begin" in record.getMessage()]
+    assert P_ID in record.getMessage()
+    # No token in the log, none in any span, none kept.
+    everything = record.getMessage() + repr(engine.sink.spans)
+    assert not any(str(token) in everything for token in held)
+    assert not any("tokens" in slot for slot in Pending.__slots__)
+
+
+def test_a_continuation_matches_and_without_a_digest_nothing_is_known() -> None:
+    held = list(range(1000, 1256))
+    engine = make_comparing()
+    engine.feed(*offer(describe_prefix(held, 32, make_key(None)), [*held, *range(44)]), *schedule(external=256))
+    assert (engine.decision["prefix_match"], engine.decision["prefix_blocks"]) == ("yes", 8)
+    assert "prefix_mismatch_block" not in engine.decision
+    assert engine.sink.named("validation") == []
+    engine = make_comparing()
+    engine.feed(*offer(None, [*held, *range(44)]), *schedule(external=256))
+    assert (engine.decision["prefix_match"], engine.decision["prefix_blocks"]) == ("unknown", 0)
+
+
+def test_what_is_no_digest_is_a_wrong_type() -> None:
+    engine = make_comparing()
+    engine.feed(*offer("nonsense", list(range(300))), *schedule(external=256))
+    (validation,) = engine.sink.named("validation")
+    assert (validation["reason"], validation["field"]) == ("wrong_type", "kvlens_prefix")
+    assert engine.decision["prefix_match"] == "unknown"
+
+
+def test_warnings_come_one_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0]
+    warn = LimitedWarning(lambda: now[0])
+    with caplog.at_level(logging.WARNING):
+        for second in range(25):
+            now[0] = second * 1_000_000_000
+            warn("number %d", second)
+    assert [record.getMessage() for record in caplog.records] == [
+        "number 0", "number 10 (9 more like this were not logged)", "number 20 (9 more like this were not logged)",
+    ]  # fmt: skip
