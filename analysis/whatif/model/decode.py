@@ -39,11 +39,6 @@ class DecodeEngine(Engine):
         self._running: list[Request] = []
         self._noticed: list[Request] = []
 
-    @property
-    def load(self) -> int:
-        """Requests that were given to this engine and have not ended."""
-        return self.queue.value + len(self._running)
-
     def put(self, request: Request) -> None:
         """Hand a request to the input queue; without coordination it needs no step to be admitted."""
         super().put(request)

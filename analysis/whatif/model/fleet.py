@@ -35,6 +35,7 @@ class Fleet:
         self._mode = PUSH if arrangement.mode == PUSH else PULL
         self._choice = random.Random(f"{seed}/binding")
         self._turn = 0
+        self._bound = [0] * self._p.decode_engines
         self.finished = 0
         names = [f"P{place}" for place in range(self._p.prefill_engines)]
         names += [f"D{place}" for place in range(self._p.decode_engines)]
@@ -107,14 +108,20 @@ class Fleet:
         engine.put(request)
 
     def _bind(self, request: Request, mode: str) -> int:
-        """Choose D: as recorded, or by the policy where binding is late."""
+        """Choose D and count the request there, as a router does."""
+        place = self._choose(request, mode)
+        self._bound[place] += 1
+        return place
+
+    def _choose(self, request: Request, mode: str) -> int:
+        """Choose as recorded, or by the policy where binding is late; least_loaded: fewest requests not yet ended."""
         policy, count = self._arrangement.late_binding, len(self.decodes)
         if policy is None or mode == PUSH:
             return request.job.decode % count
         if policy == RANDOM:
             return self._choice.randrange(count)
         if policy == LEAST_LOADED:
-            return min(range(count), key=lambda place: (self.decodes[place].load, place))
+            return min(range(count), key=lambda place: (self._bound[place], place))
         self._turn += 1
         return (self._turn - 1) % count
 
@@ -173,6 +180,7 @@ class Fleet:
         request.mark("r_first_byte", self.env.now + hop)
 
     def _end(self, request: Request) -> None:
+        self._bound[request.decode] -= 1
         self.finished += 1
 
     def _hop(self, request: Request, hop: Hop, purpose: str, is_busy: bool) -> float:

@@ -1,0 +1,35 @@
+"""Fits on planted costs: found again, through noise and outliers; a slowdown only where the data show one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.whatif.fit import fit_costs
+
+
+def make_steps(slowdown, spread=1.0, count=60, noise=0.05, seed=3):
+    source = np.random.default_rng(seed)
+    columns = np.stack([np.ones(count), source.choice([500.0, 1000.0, 1500.0], count)], axis=1)
+    overlap = 1 - spread * source.uniform(0, 1, count).round()
+    seconds = columns @ np.array([0.01, 2e-4]) * (1 + slowdown * overlap) * source.lognormal(0, noise, count)
+    seconds[::20] *= 3
+    return columns, seconds, overlap
+
+
+@pytest.mark.parametrize("slowdown", [0.5, 1.0, 2.0])
+def test_costs_and_slowdown_are_found_through_outliers(slowdown):
+    columns, seconds, overlap = make_steps(slowdown)
+    fit = fit_costs(columns, seconds, overlap)
+    assert fit.slowdown == pytest.approx(slowdown, rel=0.15)
+    assert fit.costs @ [1, 1000] == pytest.approx(0.21, rel=0.08)
+
+
+def test_no_slowdown_is_told_where_there_is_none():
+    fit = fit_costs(*make_steps(0.0))
+    assert fit.slowdown is None
+    assert fit.costs @ [1, 1000] == pytest.approx(0.21, rel=0.08)
+
+
+def test_an_engine_that_was_always_awake_tells_no_slowdown():
+    assert fit_costs(*make_steps(1.0, spread=0.0)).slowdown is None
