@@ -48,21 +48,28 @@ class ConversationReport:
 def report_conversations(session: Session) -> ConversationReport:
     """Report a run's conversations. Raises KvlensError when no two requests belong together."""
     result = break_down(session)
-    turns = link_turns(result.budgets, session.query("conversations"), session.query("decisions"))
-    if turns.is_empty():
+    report = summarize_conversations(
+        session.run, result.budgets, session.query("conversations"), session.query("decisions")
+    )
+    if report is None:
         raise KvlensError(
             f"no conversations in {session.run.name}: none of its {result.budgets.height} requests names one and no"
             " request was offered another one's blocks",
             "send X-Conversation-Id (or baggage gen_ai.conversation.id) through a router that records it, or record:"
             " kvlens lab run --mode bidirectional --turns 4 --out RUN",
         )
+    return report
+
+
+def summarize_conversations(
+    run: Run, budgets: pl.DataFrame, routers: pl.DataFrame, decisions: pl.DataFrame
+) -> ConversationReport | None:
+    """Summarize conversations; None when no request belongs to one (arguments as in link_turns)."""
+    turns = link_turns(budgets, routers, decisions)
+    if turns.is_empty():
+        return None
     return ConversationReport(
-        run=session.run,
-        turns=turns,
-        tasks=sum_tasks(turns),
-        growth=grow(turns),
-        slope=fit_growth(turns),
-        alone=result.budgets.height - turns.height,
+        run, turns, sum_tasks(turns), grow(turns), fit_growth(turns), budgets.height - turns.height
     )
 
 
