@@ -10,6 +10,9 @@ import polars as pl
 from .attempts import join_router
 from .budget import build_budgets
 from .client import join_client, summarize_client
+from .clocks.align import align_clocks
+from .clocks.describe import describe_clocks
+from .clocks.doubt import add_doubts, carry_doubts, drop_unknown
 from .errors import KvlensError
 from .landing import estimate_landing
 from .progress import add_progress
@@ -41,8 +44,9 @@ def break_down(session: Session) -> Breakdown:
     health = session.query("health").row(0, named=True)
     check_sides(session.run, health)
     client, bad_client_lines = read_client(session.run.client_path)
-    attempts = join_router(session.query("milestones"), session.query("routers"))
-    attempts = join_readbacks(attempts, session.query("readbacks"))
+    aligned = align_clocks(session)
+    attempts = join_readbacks(join_router(aligned.engines, aligned.routers), session.query("readbacks"))
+    attempts = add_doubts(aligned.correct_readbacks(attempts), aligned.relation)
     milestones = name_requests(add_bucket(attempts))
     requests = add_progress(estimate_landing(join_client(milestones, client)))
     if requests.is_empty():
@@ -50,7 +54,8 @@ def break_down(session: Session) -> Breakdown:
             f"no requests in {session.run.name}, though it has {health['used_spans']} kvlens spans",
             "send requests through the router or with kv_transfer_params; spans of handshakes alone tell of no request",
         )
-    budgets = find_reasons(build_budgets(requests, session.query("handshakes")))
+    charged = carry_doubts(build_budgets(requests, aligned.handshakes))
+    budgets = find_reasons(drop_unknown(charged))
     unfinished = requests.filter("is_unfinished")
     summary = {
         "requests": requests.height,
@@ -60,6 +65,7 @@ def break_down(session: Session) -> Breakdown:
         "siblings": int(requests["siblings"].sum()),
         "modes": summarize_modes(budgets),
         "client": summarize_client(budgets, client),
+        "clocks": describe_clocks(aligned, unknown=charged.height - budgets.height),
         "interference": find_interference(session),
         "data": {
             "files": len(session.run.files),

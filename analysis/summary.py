@@ -47,6 +47,7 @@ def summarize(rows: pl.DataFrame) -> dict[str, Any]:
     segments: dict[str, dict[str, Any]] = {
         name: describe(rows[f"seg_{name}"])
         | {"share": float(rows[f"seg_{name}"].sum()) / whole, "class": CLASS_OF[name]}
+        | _describe_doubt(rows[f"unc_{name}"])
         for name in SEGMENTS
         if rows[f"seg_{name}"].count()
     }
@@ -64,6 +65,12 @@ def summarize(rows: pl.DataFrame) -> dict[str, Any]:
         "uncertainty_ms": describe(rows["uncertainty_ns"]),
         "disorder_ms": describe(rows["disorder"]),
     } | ({"readback": readback} if readback else {})
+
+
+def _describe_doubt(doubts: pl.Series) -> dict[str, float]:
+    """Median uncertainty of a segment, ms; nothing where none of its values is uncertain."""
+    known = doubts.drop_nulls()
+    return {"uncertainty_ms": _to_ms(known.median())} if (known > 0).any() else {}
 
 
 def describe(values: pl.Series) -> dict[str, float]:

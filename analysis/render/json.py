@@ -22,13 +22,14 @@ TIMES = {
     "tpot_ms": "tpot_ns",
     "residual_ms": "residual",
     "uncertainty_ms": "uncertainty_ns",
+    "clock_uncertainty_ms": "clock_doubt",
     "disorder_ms": "disorder",
     "client_ttft_ms": "client_ttft",
 }
 FACTS = (
     "request_id", "trace_id", "mode", "ttft_source", "request_key", "p_engine", "d_engine", "p_id", "d_id",
     "prompt_tokens", "cached_tokens", "output_tokens", "bytes", "descriptors", "x_ranks", "x_rank", "siblings",
-    "missing", "is_unfinished", "late_side",
+    "missing", "is_unfinished", "late_side", "unknown",
 )  # fmt: skip
 READBACK_FACTS = {
     name: pl.col(name).alias(name.removeprefix("rb_"))
@@ -41,6 +42,7 @@ RENAMED = {
     "d_id": "decode_request_id",
     "x_ranks": "ranks",
     "x_rank": "slowest_rank",
+    "unknown": "unknown_segments",
 }
 
 
@@ -69,6 +71,7 @@ def list_requests(budgets: pl.DataFrame) -> list[dict[str, Any]]:
         *(pl.col(name).alias(RENAMED.get(name, name)) for name in FACTS),
         **times,
         segments=pl.struct(_to_ms(f"seg_{name}").alias(name) for name in SEGMENTS),
+        segment_uncertainty_ms=pl.struct(_to_ms(f"unc_{name}").alias(name) for name in SEGMENTS),
         hidden=pl.struct(_to_ms(f"hid_{name}").alias(name) for name in HIDDEN),
         readback_ms=pl.struct(_to_ms(f"rbk_{part}").alias(part) for part in (*READBACK_PARTS, UNRESOLVED)),
         readback=pl.struct(*READBACK_FACTS.values(), uncertainty_ms=_to_ms("rb_uncertainty_ns"))
@@ -78,6 +81,7 @@ def list_requests(budgets: pl.DataFrame) -> list[dict[str, Any]]:
     for row in rows:
         row["segments"] = {name: value for name, value in row["segments"].items() if value is not None}
         row["hidden"] = {name: value for name, value in row["hidden"].items() if value is not None}
+        row["segment_uncertainty_ms"] = {name: value for name, value in row["segment_uncertainty_ms"].items() if value}
         parts = {part: value for part, value in row.pop("readback_ms").items() if value is not None}
         facts = row.pop("readback")
         if parts:  # most runs have none

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from ..breakdown import Breakdown
@@ -47,15 +49,33 @@ def _note_quality(breakdown: Breakdown) -> list[str]:
         notes.append(
             f"{disorder.height} requests had milestones out of order, by {worst_ms:.3f} ms at most: repaired forward."
         )
-    if breakdown.summary["data"]["boots"] > 1:
-        notes.append(
-            f"Spans of {breakdown.summary['data']['boots']} boots: times between hosts are as good as their clocks."
-        )
+    notes += note_clocks(breakdown.summary.get("clocks"))
     if breakdown.summary["siblings"]:
         notes.append(
             f"{breakdown.summary['siblings']} sibling decode requests (n > 1, or a leg tried again) are not shown."
         )
     return notes
+
+
+def note_clocks(clocks: dict[str, Any] | None) -> list[str]:
+    """Say what was assumed of the clocks of several hosts, and what they leave unknown."""
+    if clocks is None:
+        return []
+    width = clocks["width_ms"]
+    notes = [
+        f"{len(clocks['clocks'])} clocks, put on that of {clocks['reference']} by {sum(clocks['messages'].values()):,}"
+        " messages (received after sent, constant rate within a window, 200 ppm apart at most)"
+        + (f": two clocks are known within {width['p50']:.2f} ms (median width)." if width else ".")
+        + " A segment between two of them carries that; see kvlens clocks."
+    ]
+    texts = {
+        "unrelated_pairs": "pairs of clocks are not related by messages both ways: segments between them are unknown",
+        "requests_without_ttft": "requests have no TTFT: it would be measured between unrelated clocks",
+        "impossible_orders": "messages arrived before they were sent, whatever the clocks: not used",
+        "jumps": "jumps of a clock against another: bounds there are those of both sides",
+        "contradictions": "spans of time in which pairs of clocks contradict each other: bounds were widened",
+    }
+    return notes + [f"{clocks[name]} {text}." for name, text in texts.items() if clocks[name]]
 
 
 def _note_data(breakdown: Breakdown) -> list[str]:

@@ -48,7 +48,7 @@ def render_mode(mode: str, summary: dict[str, Any]) -> RenderableType:
         entry = summary["segments"].get(name)
         if entry:
             style = STYLE_OF_CLASS[entry["class"]]
-            unsure = is_unresolved(name, entry, summary)
+            unsure = is_unresolved(entry)
             table.add_row(
                 name + (" ~" if unsure else ""), Text(entry["class"], style), *_figures(entry), f"{entry['share']:.1%}"
             )
@@ -67,9 +67,9 @@ def render_mode(mode: str, summary: dict[str, Any]) -> RenderableType:
     return Group(add_title(f"TTFT budget, {mode}: {summary['count']} requests (ms)", table), Text(f"share: {shares}"))
 
 
-def is_unresolved(name: str, entry: dict[str, Any], summary: dict[str, Any]) -> bool:
-    """Whether a segment is smaller than the uncertainty of the landing that bounds it (medians compared)."""
-    return name in ("wire", "completion_lag") and entry["p50"] < summary["uncertainty_ms"]["p50"]
+def is_unresolved(entry: dict[str, Any]) -> bool:
+    """Whether a segment is smaller than what the landing or the clocks at its ends may err (medians compared)."""
+    return bool(entry["p50"] < entry.get("uncertainty_ms", 0.0))
 
 
 def render_buckets(buckets: dict[str, Any]) -> RenderableType:
@@ -103,9 +103,11 @@ def render_slowest(budgets: pl.DataFrame, count: int) -> RenderableType:
 
 def word_row(row: dict[str, Any]) -> str:
     """Word the reason of a budget row."""
-    columns = ("reason_ns", "reason_excess_ns", "ttft", "residual", "uncertainty_ns")
+    columns = ("reason_ns", "reason_excess_ns", "ttft", "residual", "reason_unc_ns")
     figures = (row[name] / 1e6 for name in columns)
     missing = f" [no spans of {' and '.join(row['missing'])}]" if row["missing"] else ""
+    if row.get("unknown"):
+        missing += f" [clocks not related: {', '.join(row['unknown'])} unknown]"
     return word_reason(row["reason_segment"], *figures) + missing
 
 

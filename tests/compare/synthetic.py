@@ -73,6 +73,8 @@ def make_run(
             **to_ns,
             "residual": (residual * 1e6).astype(np.int64),
             "uncertainty_ns": np.full(count, int(uncertainty_ms * 1e6)),
+            "unc_wire": np.full(count, int(uncertainty_ms * 1e6)),
+            "unc_completion_lag": np.full(count, int(uncertainty_ms * 1e6)),
             "disorder": np.zeros(count, np.int64),
         }
     ).with_columns(

@@ -15,7 +15,7 @@ def find_material(budgets: pl.DataFrame, segment: str) -> pl.DataFrame:
     """
     value = pl.col(f"seg_{segment}")
     sure = value - pl.col("disorder").fill_null(0)
-    doubt = pl.col("uncertainty_ns") if segment in ("wire", "completion_lag") else pl.lit(0)
+    doubt = pl.col(f"unc_{segment}").fill_null(0)
     return budgets.filter(
         (sure >= MATERIAL * pl.col("ttft")) & (sure >= MATERIAL_MS * NS_PER_MS) & (value > doubt)
     ).sort(f"seg_{segment}", descending=True)
