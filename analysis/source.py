@@ -17,25 +17,37 @@ from typing import Any
 import polars as pl
 
 from exporters.clickhouse.database import is_address
+from exporters.clickhouse.schema import FAST_TABLES, Layout, read_part, render_fast_statements
 
 from .errors import KvlensError
 from .run import Run, find_run
 
 TABLE = "otel_traces"
+KEEP_DAYS = 20_000
+"""Retention of an embedded table: runs are looked at again after years, and times don't go far beyond the year 2100."""
+EVERY_FAST_TABLE = frozenset(FAST_TABLES)
 SQL_DIRECTORY = Path(__file__).parent / "sql"
-
 
 _PART = re.compile(r"/\* parts/(\w+)\.sql \*/")
 
 
 @cache
-def read_sql(name: str) -> str:
+def read_sql(name: str, *, fast: frozenset[str] = frozenset()) -> str:
     """Return the text of analysis/sql/<name>.sql, with the parts that it shares with others put in.
 
-    ClickHouse has no include, and a view would have to be created on the fleet's server first.
+    ClickHouse has no include, and a view would have to be created on the fleet's server first. fast: typed tables
+    that are filled as spans arrive (schema.FAST_TABLES), to be read where the text else looks into the collector's, by the
+    sub-select that also fills them; the query's own text is the same.
     """
     text = (SQL_DIRECTORY / f"{name}.sql").read_text(encoding="utf-8")
-    return _PART.sub(lambda match: read_sql(f"parts/{match[1]}").rstrip(), text)
+
+    def put_in(match: re.Match[str]) -> str:
+        part = match[1]
+        if f"kvlens_{part}" in FAST_TABLES:
+            return f"kvlens_{part}" if f"kvlens_{part}" in fast else read_part(part)
+        return read_sql(f"parts/{part}", fast=fast).rstrip()
+
+    return _PART.sub(put_in, text)
 
 
 class Session:
@@ -54,6 +66,10 @@ class Session:
         self._directory = tempfile.TemporaryDirectory(prefix="kvlens-")
         self._database = session.Session(self._directory.name)
         self._execute("otel_traces")
+        # Nobody waits for merged parts here, and merging would take the cores from the import.
+        self._database.query("SYSTEM STOP MERGES")
+        for statement in render_fast_statements(Layout("default", KEEP_DAYS), codec="LZ4"):
+            self._database.query(statement)
         for path in run.files:
             self._load(path)
 
@@ -75,7 +91,7 @@ class Session:
         return _to_frame(self._execute(name, **params))
 
     def _execute(self, name: str, **params: Any) -> Any:
-        return self._database.query(read_sql(name), "ArrowTable", params={"table": TABLE, **params})
+        return self._database.query(read_sql(name, fast=EVERY_FAST_TABLE), "ArrowTable", params={"table": TABLE, **params})
 
     def _load(self, path: Path) -> None:
         if path.stat().st_size == 0:

@@ -7,34 +7,25 @@
 -- named gives the `meeting`. What is left alone (a killed engine's half) meets as the n-th of its trace in time order.
 -- Every CTE is used once: ClickHouse would run it again for each further use.
 WITH
-    /* parts/clock_bases.sql */ AS bases,
+    /* parts/shifts.sql */ AS shifts,
     spans AS (
         SELECT
-            SpanName AS name,
-            TraceId AS trace,
-            ResourceAttributes['service.instance.id'] AS engine,
-            ResourceAttributes['kvlens.mode'] AS mode,
-            ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-            toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix,
-            if(unix = 0, 0, toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) - unix - bases[boot]) AS shift,
-            toUnixTimestamp64Nano(Timestamp) + shift AS begin,
-            begin + toInt64(Duration) AS finish,
-            SpanAttributes AS a,
-            SpanAttributes['kv_transfer.request_id'] AS id,
-            SpanName IN ('prefill', 'decode') AS is_root
-        FROM {table:Identifier}
-        WHERE ScopeName = 'kvlens'
-            AND Timestamp >= toDateTime64('2001-01-01 00:00:00', 9, 'UTC')
-            AND Timestamp < toDateTime64('2100-01-01 00:00:00', 9, 'UTC')
-            AND Duration <= 604800000000000
-            AND NOT startsWith(SpanAttributes['kv_transfer.request_key'], 'warmup-')
+            name, trace, engine, mode, boot, id, leg, key, rank, outcome, direction, peer, peer_id, finish_reason,
+            prompt_tokens, cached_tokens, external_tokens, output_tokens, chunks, bytes, descriptors,
+            landed_after_at, landed_before_at, registration_seen_at,
+            transform(process, shifts.1, shifts.2, toInt64(0)) AS shift,
+            own_begin + shift AS begin,
+            begin + took AS finish,
+            name IN ('prefill', 'decode') AS is_root
+        FROM /* parts/spans.sql */
     ),
 
     -- A leg: one request on one engine, as its scheduler saw it.
     legs AS (
         SELECT
-            engine, id, if(countIf(startsWith(name, 'decode')) > 0, 'd', 'p') AS side,
-            any(trace) AS trace, any(a['kv_transfer.request_key']) AS key, any(mode) AS mode, any(boot) AS boot,
+            leg, any(toString(engine)) AS engine, any(id) AS id,
+            if(countIf(startsWith(name, 'decode')) > 0, 'd', 'p') AS side,
+            any(trace) AS trace, any(key) AS key, any(toString(mode)) AS mode, any(toString(boot)) AS boot,
             min(begin) AS seen,
             minOrNullIf(begin, name IN ('prefill', 'prefill.queue', 'decode', 'decode.admission')) AS start,
             coalesce(maxOrNullIf(finish, name = 'decode.admission'), minOrNullIf(begin, name = 'decode.remote_wait')) AS alloc,
@@ -47,50 +38,50 @@ WITH
             maxOrNullIf(finish, name IN ('prefill.compute', 'decode.first_step')) AS first,
             maxOrNullIf(finish, name = 'decode') AS ended,
             countIf(name = 'decode.remote_wait') > 0 AS waited,
-            anyIf(a['kv_transfer.outcome'], name = 'decode.remote_wait') AS wait_outcome,
-            maxIf(a['kv_transfer.prompt_tokens'], is_root) AS prompt_tokens,
-            maxIf(a['kv_transfer.cached_tokens'], is_root) AS cached_tokens,
-            maxIf(a['kv_transfer.external_tokens'], is_root) AS external_tokens,
-            maxIf(a['kv_transfer.output_tokens'], is_root) AS output_tokens,
-            maxIf(a['kv_transfer.chunks'], is_root) AS chunks,
-            maxIf(a['kv_transfer.finish_reason'], is_root) AS finish_reason,
-            maxIf(a['kv_transfer.peer_request_id'], is_root) AS root_peer_id
+            anyIf(toString(outcome), name = 'decode.remote_wait') AS wait_outcome,
+            -- Numbers are -1 where a root has none.
+            maxOrNullIf(prompt_tokens, is_root) AS prompt_tokens,
+            maxOrNullIf(cached_tokens, is_root) AS cached_tokens,
+            maxOrNullIf(external_tokens, is_root) AS external_tokens,
+            maxOrNullIf(output_tokens, is_root) AS output_tokens,
+            maxOrNullIf(chunks, is_root) AS chunks,
+            anyIf(toString(finish_reason), is_root) AS finish_reason,
+            anyIf(peer_id, is_root AND peer_id != '') AS root_peer_id
         FROM spans
         WHERE name IN ('prefill', 'prefill.queue', 'prefill.compute', 'decode', 'decode.admission', 'decode.remote_wait',
             'decode.queue', 'decode.first_step')
-        GROUP BY engine, id
+        GROUP BY leg
     ),
 
     -- A rank's transfer for a leg: of its wires the one that landed last, and the post that returned when it began.
     ranks AS (
         SELECT
-            engine, id, a['kv_transfer.rank'] AS rank,
+            leg, rank,
             argMaxOrNullIf(
-                (begin, toInt64OrZero(a['kv_transfer.landed_after_ns']) + shift,
-                 toInt64OrZero(a['kv_transfer.landed_before_ns']) + shift, toInt64OrZero(a['kv_transfer.bytes']),
-                 toInt64OrZero(a['kv_transfer.descriptors'])),
-                finish, name = 'wire' AND a['kv_transfer.outcome'] IN ('ok', '')) AS wire,
+                (begin, landed_after_at + shift, landed_before_at + shift, bytes, descriptors),
+                finish, name = 'wire' AND outcome IN ('ok', '')) AS wire,
             groupArrayIf((begin, finish), name = 'post') AS posts,
-            arraySort(p -> abs(p.2 - coalesce(wire.1, 9000000000000000000)), posts)[1] AS post,
-            anyIf(a['kv_transfer.direction'], name = 'post') AS direction,
-            anyIf(a['kv_transfer.peer_engine_id'], a['kv_transfer.peer_engine_id'] != '') AS peer,
-            anyIf(a['kv_transfer.peer_request_id'], a['kv_transfer.peer_request_id'] != '') AS peer_id,
-            maxOrNullIf(nullIf(toInt64OrZero(a['kv_transfer.registration_seen_ns']), 0) + shift, name = 'pairing') AS reg_seen,
+            if(length(posts) < 2, posts, arraySort(p -> abs(p.2 - coalesce(wire.1, 9000000000000000000)), posts))[1] AS post,
+            anyIf(toString(direction), name = 'post') AS direction,
+            anyIf(toString(peer), peer != '') AS peer,
+            anyIf(peer_id, peer_id != '') AS peer_id,
+            maxOrNullIf(registration_seen_at + shift, name = 'pairing' AND registration_seen_at != 0) AS reg_seen,
             maxOrNullIf(begin, name = 'notification') AS notified
         FROM spans
         WHERE name IN ('post', 'wire', 'pairing', 'notification')
-        GROUP BY engine, id, rank
+        GROUP BY leg, rank
     ),
     -- The slowest rank stands for the leg's transfer.
     transfers AS (
         SELECT
-            engine, id, uniqExactIf(rank, NOT empty(posts)) AS x_ranks, max(notified) AS n_seen, max(reg_seen) AS x_seen, max(peer_id) AS x_peer_id,
+            leg, uniqExactIf(rank, NOT empty(posts)) AS x_ranks, max(notified) AS n_seen, max(reg_seen) AS x_seen,
+            max(peer_id) AS x_peer_id,
             argMax(
-                (rank, direction, peer, if(empty(posts), NULL, post.1), coalesce(wire.1, if(empty(posts), NULL, post.2)),
+                (toString(rank), direction, peer, if(empty(posts), NULL, post.1), coalesce(wire.1, if(empty(posts), NULL, post.2)),
                  wire.2, wire.3, wire.4, wire.5, reg_seen),
                 (coalesce(wire.3, 0), post.2, coalesce(reg_seen, 0))) AS x
         FROM ranks
-        GROUP BY engine, id
+        GROUP BY leg
     ),
 
     -- Children of n > 1 are `<index>_<id>` of one request, so their common id makes the meeting.
@@ -99,9 +90,10 @@ WITH
             *,
             if(mode = 'push', if(side = 'd', id, x_peer_id), if(side = 'p', id, if(root_peer_id != '', root_peer_id, x_peer_id)))
                 AS named,
-            if(coalesce(named, '') = '', concat(side, ' ', engine, ' ', id), replaceRegexpOne(named, '^[0-9]+_', '')) AS meeting
+            if(coalesce(named, '') = '', cityHash64(side, leg),
+                cityHash64(if(named < ':', replaceRegexpOne(assumeNotNull(named), '^[0-9]+_', ''), assumeNotNull(named)))) AS meeting
         FROM legs
-        LEFT JOIN transfers USING (engine, id)
+        LEFT JOIN transfers USING (leg)
     ),
     -- The leg that came first stands for its siblings (n > 1, or a leg that was tried again).
     chosen AS (
@@ -116,8 +108,8 @@ WITH
         WHERE place = 1
     ),
     joined AS (
-        SELECT *, side = if(mode = 'push', 'p', 'd') AS posts_here, if(sides = 2, concat('m ', meeting), concat('t ', trace, ' ', toString(
-            row_number() OVER (PARTITION BY trace, side, sides ORDER BY seen)))) AS attempt
+        SELECT *, side = if(mode = 'push', 'p', 'd') AS posts_here, if(sides = 2, meeting, cityHash64(trace,
+            row_number() OVER (PARTITION BY if(sides = 2, 0, cityHash64(trace, side)) ORDER BY seen))) AS attempt
         FROM chosen
     ),
     attempts AS (
@@ -150,13 +142,13 @@ SELECT
     mode, p_engine, p_id, p_trace, p_key, d_engine, d_id, d_trace, d_key, siblings,
     arrayDistinct(arrayFilter(b -> b != '', [coalesce(p_boot, ''), coalesce(d_boot, '')])) AS boots,
     p_boot, d_boot,
-    coalesce(toInt64OrNull(p_prompt), toInt64OrNull(d_prompt)) AS prompt_tokens,
-    toInt64OrNull(p_cached) AS cached_tokens,
-    toInt64OrNull(p_chunks) AS chunks,
+    coalesce(nullIf(p_prompt, -1), nullIf(d_prompt, -1)) AS prompt_tokens,
+    nullIf(p_cached, -1) AS cached_tokens,
+    nullIf(p_chunks, -1) AS chunks,
     nullIf(p_finished, '') AS p_finish,
     nullIf(d_finished, '') AS d_finish,
-    toInt64OrNull(d_output) AS output_tokens,
-    toInt64OrNull(d_external) AS external_tokens,
+    nullIf(d_output, -1) AS output_tokens,
+    nullIf(d_external, -1) AS external_tokens,
     CAST(d_waited AS Nullable(Bool)) AS waited,
     nullIf(d_wait_outcome, '') AS wait_outcome,
     p_start, p_sched, p_end, d_start, d_alloc, d_told, d_sched, d_first, d_end,

@@ -201,4 +201,5 @@ def open_database(address: Address, *, create: bool = False) -> EmbeddedDatabase
 
 def _write_filter(address: Address) -> str:
     condition = address.filter.replace("'", "\\'")
-    return f"{{'{address.table}': '{condition}'}}"
+    tables = [address.table, *(["kvlens_spans"] if address.table == "otel_traces" else [])]
+    return "{" + ", ".join(f"'{table}': '{condition}'" for table in tables) + "}"

@@ -12,8 +12,18 @@ from pathlib import Path
 from string import Template
 
 TRACES, TRACE_TIMES, IMPORTS = "otel_traces", "otel_traces_trace_id_ts", "kvlens_imports"
+FAST_TABLES = {"kvlens_spans": "MergeTree", "kvlens_processes": "ReplacingMergeTree", "kvlens_counts": "SummingMergeTree"}
+"""Tables that views fill as spans arrive, with their engines: what the analysis reads instead of the wide table."""
 SQL_DIRECTORY = Path(__file__).parent / "sql"
 DEFAULT_TTL_DAYS = 14
+DISTRIBUTED = {
+    TRACES: "cityHash64(TraceId)",
+    TRACE_TIMES: "cityHash64(TraceId)",
+    "kvlens_spans": "leg",
+    "kvlens_processes": "cityHash64(process)",
+    "kvlens_counts": "cityHash64(boot)",
+}
+"""Tables with a distributed one above their shards, and its sharding key."""
 COLUMNS = (
     "Timestamp", "TraceId", "SpanId", "ParentSpanId", "TraceState", "SpanName", "SpanKind", "ServiceName",
     "ResourceAttributes", "ScopeName", "ScopeVersion", "SpanAttributes", "Duration", "StatusCode", "StatusMessage",
@@ -67,12 +77,37 @@ def render_statements(layout: Layout) -> list[str]:
         render("otel_traces_trace_id_ts_mv", f"{TRACE_TIMES}_mv", target=times, source=traces),
         render("kvlens_imports", IMPORTS, engine=_engine(layout, "ReplacingMergeTree", everywhere=True)),
     ]
+    statements += render_fast_statements(layout)
     if layout.cluster:
         statements += [
-            render("distributed", name, local=local, cluster=layout.cluster)
-            for name, local in ((TRACES, traces), (TRACE_TIMES, times))
+            render("distributed", name, local=f"{name}_local", cluster=layout.cluster, key=key)
+            for name, key in DISTRIBUTED.items()
         ]
     return statements
+
+
+def render_fast_statements(layout: Layout, *, codec: str = "ZSTD(1)") -> list[str]:
+    """Return the statements that make the fast tables and the views that fill them from the wide one.
+
+    A view sees what is inserted after it was made: the analysis uses these tables only where they hold everything.
+    """
+    on_cluster = f" ON CLUSTER '{layout.cluster}'" if layout.cluster else ""
+    suffix = "_local" if layout.cluster else ""
+    common = {"database": layout.database, "ttl_days": str(layout.ttl_days), "on_cluster": on_cluster}
+    statements = []
+    for table, kind in FAST_TABLES.items():
+        select = read_part(table.removeprefix("kvlens_")).replace("{table:Identifier}", f"{layout.database}.{TRACES}{suffix}")
+        target = table + suffix
+        statements += [
+            _fill(table, table=target, engine=_engine(layout, kind), codec=codec, **common),
+            _fill("fast_mv", table=f"{table}_mv", target=target, select=select, **common),
+        ]
+    return statements
+
+
+def read_part(name: str) -> str:
+    """Return a sub-select over the wide table (sql/parts) that the analysis and the views share."""
+    return (SQL_DIRECTORY / "parts" / f"{name}.sql").read_text(encoding="utf-8").strip()
 
 
 def _engine(layout: Layout, kind: str, *, everywhere: bool = False) -> str:

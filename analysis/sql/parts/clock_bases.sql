@@ -3,15 +3,8 @@
 (
     SELECT mapFromArrays(groupArray(boot), groupArray(base))
     FROM (
-        SELECT boot, argMin(perf - unix, perf) AS base
-        FROM (
-            SELECT DISTINCT
-                ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-                toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) AS perf,
-                toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix
-            FROM {table:Identifier}
-            WHERE ScopeName = 'kvlens' AND unix > 0
-        )
+        SELECT toString(boot) AS boot, argMin(perf - unix, perf) AS base
+        FROM /* parts/processes.sql */
         GROUP BY boot
     )
 )

@@ -1,3 +1,3 @@
 CREATE TABLE IF NOT EXISTS $database.$table$on_cluster
 AS $database.$local
-ENGINE = Distributed('$cluster', $database, $local, cityHash64(TraceId))
+ENGINE = Distributed('$cluster', $database, $local, $key)

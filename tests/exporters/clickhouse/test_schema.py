@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from analysis.cli import main
 from analysis.source import read_sql
 from exporters.clickhouse.database import open_database, parse_address
-from exporters.clickhouse.schema import COLUMNS, Layout, render_statements
+from exporters.clickhouse.schema import COLUMNS, FAST_TABLES, Layout, render_statements
 
 
 @pytest.fixture
@@ -23,7 +23,8 @@ def test_single_node_statements_run_twice(database) -> None:
         for statement in render_statements(Layout()):
             database.command(statement)
     names = database.fetch("SELECT name FROM system.tables WHERE database = 'otel' ORDER BY name").column(0).to_pylist()
-    assert names == ["kvlens_imports", "otel_traces", "otel_traces_trace_id_ts", "otel_traces_trace_id_ts_mv"]
+    fast = [f"{table}{end}" for table in FAST_TABLES for end in ("", "_mv")]
+    assert names == sorted(["kvlens_imports", "otel_traces", "otel_traces_trace_id_ts", "otel_traces_trace_id_ts_mv", *fast])
 
 
 @pytest.mark.parametrize("cluster", ["{cluster}", "prod-1"])
