@@ -16,6 +16,7 @@ from ..whatif.observations import Observations, observe
 from ..whatif.parameters import MODES, POLICIES, PUSH, Arrangement
 from ..whatif.predict import Prediction, find_mode, predict
 from ..whatif.progress import show_progress
+from ..whatif.reuse import Reuse, observe_reuse
 from ..whatif.table import render_table
 from .breakdown import make_console
 
@@ -65,9 +66,11 @@ def what_if(
             late_binding=late_binding, decoders=decoders, threshold=threshold, retention=retention,
         )  # fmt: skip
         check_arrangement(other, recorded)
-        observed = observe(session, breakdown)
+        observed, reuse = observe(session, breakdown), observe_reuse(session, breakdown.budgets)
     blocks = {"prefill": prefill_blocks, "decode": decode_blocks}
-    prediction = _predict(breakdown, observed, other, seed=seed, replays=replays, limit=limit, blocks=blocks)
+    prediction = _predict(
+        breakdown, observed, other, reuse=reuse, seed=seed, replays=replays, limit=limit, blocks=blocks
+    )
     if as_json:
         click.echo(json.dumps(render_document(prediction), ensure_ascii=False, allow_nan=False))
     else:
@@ -75,14 +78,22 @@ def what_if(
 
 
 def _predict(
-    breakdown: Breakdown, observed: Observations, other: Arrangement, *, seed: int, replays: int | None, limit: int,
-    blocks: dict[str, int | None],
+    breakdown: Breakdown, observed: Observations, other: Arrangement, *, reuse: Reuse | None, seed: int,
+    replays: int | None, limit: int, blocks: dict[str, int | None],
 ) -> Prediction:  # fmt: skip
     count = max(min(breakdown.budgets.height, limit), 1)
     times = replays or max(1, min(MAX_REPLAYS, WANTED // count))
     with show_progress(2 * times * count, sys.stderr) as progress:
         return predict(
-            breakdown, observed, other, seed=seed, replays=times, limit=limit, overrides=blocks, progress=progress
+            breakdown,
+            observed,
+            other,
+            seed=seed,
+            replays=times,
+            limit=limit,
+            reuse=reuse,
+            overrides=blocks,
+            progress=progress,
         )
 
 

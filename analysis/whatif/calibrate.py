@@ -22,6 +22,7 @@ from .parameters import (
     StepCost,
     normalise,
 )
+from .reuse import Reuse
 from .transfers import measure_transfers
 
 MIN_STEPS = 8
@@ -34,7 +35,7 @@ NEEDED = ("p_start", "p_sched", "p_end", "d_start", "d_alloc", "post_start", "po
           "d_first", "d_end", "prompt_tokens", "output_tokens", "bytes")  # fmt: skip
 
 
-def calibrate(observed: Observations) -> Parameters:
+def calibrate(observed: Observations, reuse: Reuse | None = None) -> Parameters:
     """Measure all parameters. Raises KvlensError when the run has no steps to measure costs on."""
     for role, steps in ((PREFILL, observed.prefill_steps), (DECODE, observed.decode_steps)):
         if steps.height < MIN_STEPS:
@@ -57,7 +58,8 @@ def calibrate(observed: Observations) -> Parameters:
     names = {role: observed.steps.filter(pl.col("role") == role)["engine"].n_unique() for role in (PREFILL, DECODE)}
     return Parameters(
         prefill=engines[PREFILL], decode=engines[DECODE], network=network, contention=contention,
-        prefill_engines=max(names[PREFILL], 1), decode_engines=max(names[DECODE], 1), sources=(*sources, *told),
+        prefill_engines=max(names[PREFILL], 1), decode_engines=max(names[DECODE], 1),
+        sources=(*sources, *told, *(reuse.sources if reuse else ())), **(reuse.limits if reuse else {}),
     )  # fmt: skip
 
 
@@ -66,7 +68,7 @@ def share_machine(requests: pl.DataFrame) -> bool:
     return bool((requests["p_boot"] == requests["d_boot"]).fill_null(value=False).all())
 
 
-def list_jobs(observed: Observations, parameters: Parameters) -> list[Job]:
+def list_jobs(observed: Observations, parameters: Parameters, reuse: Reuse | None = None) -> list[Job]:
     """The requests to replay, in order of arrival: those that went the whole way over a transfer."""
     whole = observed.requests.filter(pl.all_horizontal(pl.col(name).is_not_null() for name in NEEDED)).sort(
         "ttft_start"
@@ -74,17 +76,21 @@ def list_jobs(observed: Observations, parameters: Parameters) -> list[Job]:
     work = _measure_work(observed, parameters)
     places = {role: {name: place for place, name in enumerate(sorted(whole[f"{role[0]}_engine"].unique()))}
               for role in (PREFILL, DECODE)}  # fmt: skip
+    turns = {row: rest for row, *rest in reuse.turns.iter_rows()} if reuse else {}
+    kept = set(whole["row"])
     start = whole["ttft_start"].min()
     assert isinstance(start, int) or start is None
-    return [
-        Job(
+    jobs = []
+    for row in whole.iter_rows(named=True):
+        previous, gap, offered = turns.get(row["row"], (None, 0.0, 0))
+        jobs.append(Job(
             index=row["row"], arrival=(row["ttft_start"] - start) * NS, tokens=max(row["prompt_tokens"], 1),
             output=max(row["output_tokens"], 1), size=row["bytes"],
             prefill=places[PREFILL][row["p_engine"]], decode=places[DECODE][row["d_engine"]],
-            work=work.get(row["p_id"], 1.0),
-        )
-        for row in whole.iter_rows(named=True)
-    ]  # fmt: skip
+            work=work.get(row["p_id"], 1.0), cached=row["cached_tokens"] or 0, offered=offered, gap=gap,
+            previous=previous if previous in kept else None,
+        ))  # fmt: skip
+    return jobs
 
 
 def _fit_prefill(observed: Observations, is_shared: bool, slowdown: float | None = None) -> Fit:

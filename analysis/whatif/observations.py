@@ -66,13 +66,15 @@ def list_prefill_steps(
 
     What each prompt got of a step's tokens is not recorded; vLLM's order tells: begun ones first, then by arrival.
     """
-    order = {row[0]: row[1:] for row in requests.select("p_id", "p_start", "prompt_tokens").iter_rows() if row[0]}
+    fresh = pl.col("prompt_tokens") - pl.sum_horizontal(pl.col("cached_tokens", "rb_tokens").fill_null(0))
+    known = requests.select("p_id", "p_start", "prompt_tokens", fresh.alias("fresh")).drop_nulls("p_id")
+    order = {row[0]: row[1:] for row in known.iter_rows()}
     own = steps.filter(pl.col("role") == PREFILL, pl.col("prompt_tokens") > 0)
     inside = members.filter(pl.col("kind") != DECODING).group_by("batch", "row").agg(ids=pl.col("request_id"))
-    rows, left = [], {name: tokens for name, (_, tokens) in order.items()}
+    rows, left = [], {name: tokens for name, (*_, tokens) in order.items()}
     for step in own.join(inside, on=["batch", "row"]).sort("begin").iter_rows(named=True):
         ids = sorted(
-            (one for one in step["ids"] if left.get(one)), key=lambda one: (left[one] == order[one][1], order[one][0])
+            (one for one in step["ids"] if left.get(one)), key=lambda one: (left[one] == order[one][2], order[one][0])
         )
         budget, pairs, parts = step["prompt_tokens"], 0.0, []
         for one in ids:

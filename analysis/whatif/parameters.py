@@ -128,7 +128,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Everything that the model knows of a fleet."""
+    """Everything that the model knows of a fleet.
+
+    threshold: fewest tokens that P fetches from D rather than computes again (kv_recompute_threshold). retention:
+    seconds that D keeps a finished request's blocks for the next turn, None where the run does not tell.
+    """
 
     prefill: EngineModel
     decode: EngineModel
@@ -136,6 +140,8 @@ class Parameters:
     contention: Contention = Contention()
     prefill_engines: int = 1
     decode_engines: int = 1
+    threshold: int = 64
+    retention: float | None = None
     sources: tuple[Source, ...] = ()
 
 
@@ -146,6 +152,7 @@ class Arrangement:
     reader_thread: pull posts its reads from a thread of their own. infinite_wire: bytes land as the post returns.
     no_coordination: no hop, no registration, no post, no polling between the engines. late_binding: pull chooses D by
     this policy when the prompt is done; None keeps the recorded D. decoders: number of D, None as recorded.
+    threshold, retention: bidirectional, see Parameters; None as recorded.
     """
 
     mode: str
@@ -175,7 +182,8 @@ class Job:
 
     index: its place in the run. arrival: seconds since the first one. tokens: of its prompt. output: tokens to
     generate. size: bytes of its KV cache. prefill, decode: engines that it was sent to. work: how much longer its
-    prompt took than the fitted cost says.
+    prompt took than the fitted cost says. cached: prompt tokens in P's own cache. offered: tokens that a fetch from D
+    would save. previous: index of the conversation's turn before, which this one follows `gap` seconds after its end.
     """
 
     index: int
@@ -186,6 +194,10 @@ class Job:
     prefill: int = 0
     decode: int = 0
     work: float = 1.0
+    cached: int = 0
+    offered: int = 0
+    previous: int | None = None
+    gap: float = 0.0
 
 
 def apply(parameters: Parameters, arrangement: Arrangement) -> Parameters:
@@ -196,8 +208,13 @@ def apply(parameters: Parameters, arrangement: Arrangement) -> Parameters:
     if arrangement.no_coordination:
         network = replace(network, from_prefill=Hop(), turnaround=0.0, to_decode=Hop(), post_fixed=0.0,
                           post_per_byte=0.0, registration=0.0, notify_at_poll=False)  # fmt: skip
-    decoders = arrangement.decoders or parameters.decode_engines
-    return replace(parameters, network=network, decode_engines=decoders)
+    return replace(
+        parameters,
+        network=network,
+        decode_engines=arrangement.decoders or parameters.decode_engines,
+        threshold=parameters.threshold if arrangement.threshold is None else arrangement.threshold,
+        retention=parameters.retention if arrangement.retention is None else arrangement.retention,
+    )
 
 
 def normalise(ratios: Sequence[float]) -> tuple[float, ...]:

@@ -19,8 +19,9 @@ from ..summary import add_bucket
 from .calibrate import calibrate, list_jobs
 from .model.fleet import EngineLoad
 from .observations import NS, Observations
-from .parameters import MODES, Arrangement, Job, Parameters
+from .parameters import BIDIRECTIONAL, MODES, Arrangement, Job, Parameters
 from .replay import Progress, Replay, average_loads, replay_often
+from .reuse import Reuse
 
 LOADS = ("1", "2", "3-4", "5-8", ">8")
 LOAD_EDGES = (1, 2, 4, 8)
@@ -63,12 +64,14 @@ def find_mode(breakdown: Breakdown) -> str:
 
 def predict(
     breakdown: Breakdown, observed: Observations, other: Arrangement, *, seed: int, replays: int, limit: int,
+    reuse: Reuse | None = None,
     overrides: dict[str, Any] | None = None, progress: Progress | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict. Raises KvlensError when the run holds too little to calibrate on or no request to replay."""
     own = Arrangement(find_mode(breakdown))
-    parameters = override(calibrate(observed), overrides or {})
-    jobs = list_jobs(observed, parameters)
+    check_reuse(own, other, reuse)
+    parameters = override(calibrate(observed, reuse), overrides or {})
+    jobs = list_jobs(observed, parameters, reuse)
     if not jobs:
         raise KvlensError(
             f"no request of {breakdown.run.name} was seen from arrival to last token with its transfer",
@@ -85,6 +88,22 @@ def predict(
         ranges=find_ranges(requests, after), own_loads=average_loads(before), other_loads=average_loads(after),
         replays=replays, left_out=left_out, notes=tuple(list_notes(parameters, own, other)),
     )  # fmt: skip
+
+
+def check_reuse(own: Arrangement, other: Arrangement, reuse: Reuse | None) -> None:
+    """Refuse what a run without decisions or leases cannot tell. Raises KvlensError."""
+    if BIDIRECTIONAL not in (own.mode, other.mode):
+        return
+    if reuse is None:
+        raise KvlensError(
+            "no decision spans: what P could have read back in each turn is unknown",
+            "record with the connector that has them (NixlBidirectionalConnector, KVLENS_DETAIL=full) and turns > 1",
+        )
+    if other.retention is not None and reuse.limits["retention"] is None:
+        raise KvlensError(
+            "how long D keeps blocks in this run is unknown: no lease has a time to live and there is no manifest",
+            "record with `kvlens lab run --mode bidirectional`, or put the engines' connector into manifest.json",
+        )
 
 
 def override(parameters: Parameters, blocks: dict[str, Any]) -> Parameters:
@@ -176,6 +195,11 @@ def list_notes(parameters: Parameters, own: Arrangement, other: Arrangement) -> 
         notes.append("a KV cache of unknown size never refuses: see --prefill-blocks and --decode-blocks")
     if other.late_binding and (other.decoders or parameters.decode_engines) == 1:
         notes.append("with one decode engine --late-binding has nothing to choose from (see --decoders)")
+    if own.mode == BIDIRECTIONAL:
+        notes += [
+            "a turn follows the one before by the recorded gap, so earlier answers bring later questions forward",
+            "what a fetch would save is what D offered then; blocks that P declined stay on D until their time is over",
+        ]
     if other.mode != own.mode and other.mode == "push":
         notes.append("push: the share of writes that are over when their post returns is taken from the recorded reads")
     return notes

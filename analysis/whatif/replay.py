@@ -73,6 +73,9 @@ def measure(request: Request, *, is_push: bool) -> dict[str, float | None]:
             before = max(at["p_end"], at["reg_seen"])
         segments[segment] = at[milestone] - before
         before = at[milestone]
+        if segment == "prefill_queue" and "p_told" in at:
+            segments["readback"] = at["p_told"] - at["p_alloc"]
+            segments[segment] -= segments["readback"]
     steps = request.job.output - 1
     return {
         "ttft": at["r_first_byte"] - at["r_start"],

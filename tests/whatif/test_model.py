@@ -168,3 +168,51 @@ def _without_noise(world):
     flat = {role: replace(getattr(parameters, role), cost=replace(getattr(parameters, role).cost, noise=(1.0,)))
             for role in ("prefill", "decode")}  # fmt: skip
     return replace(parameters, **flat), jobs
+
+
+def make_conversation(turns=4, tokens=1000, step=200, gap=1.0):
+    """Jobs of one conversation in which each turn repeats the history."""
+    jobs = []
+    for turn in range(turns):
+        size = tokens + turn * step
+        previous = {"previous": turn - 1, "gap": gap, "offered": size - step} if turn else {}
+        jobs.append(Job(turn, turn * gap, size, 4, size * 1000, **previous))
+    return jobs
+
+
+def make_reuse_parameters(**limits):
+    made = make_parameters(StepCost(fixed=0.01, per_prompt_token=1e-3), StepCost(fixed=1e-3))
+    return replace(made, threshold=64, **{"retention": 100.0, **limits})
+
+
+def test_a_later_turn_reads_back_what_decode_kept(run_replay):
+    rows = run_replay(make_conversation(), make_reuse_parameters(), Arrangement("bidirectional"))
+    assert rows["seg_readback"].to_list()[0] is None
+    assert rows["seg_readback"].null_count() == 1
+    assert rows["seg_prefill_compute"][0] == pytest.approx(1.01)
+    assert rows["seg_prefill_compute"][1:].to_list() == pytest.approx([0.21] * 3)
+    off = rows.select((pl.sum_horizontal(pl.selectors.starts_with("seg_")) - pl.col("ttft")).abs().max()).item()
+    assert off < 1e-9
+
+
+@pytest.mark.parametrize("changed", [{"threshold": 10_000}, {"retention": 0.5}])
+def test_a_threshold_or_a_short_retention_computes_again(run_replay, changed):
+    rows = run_replay(make_conversation(), make_reuse_parameters(), Arrangement("bidirectional", **changed))
+    assert rows["seg_readback"].null_count() == rows.height
+    assert rows["seg_prefill_compute"].to_list() == pytest.approx([1.01, 1.21, 1.41, 1.61])
+
+
+def test_retention_holds_blocks_on_decode():
+    held = {}
+    for seconds in (0.1, 50.0):
+        parameters = make_reuse_parameters(retention=seconds)
+        jobs = [*make_conversation(), Job(9, 30.0, 100, 4, 100)]
+        held[seconds] = replay(jobs, parameters, Arrangement("bidirectional"), 1).loads[1].blocks_mean
+    assert held[50.0] > 3 * held[0.1]
+
+
+def test_a_turn_waits_for_the_answer_to_the_one_before(run_replay):
+    slow = replace(make_reuse_parameters(), decode=replace(make_reuse_parameters().decode, cost=StepCost(fixed=1.0)))
+    rows = replay(make_conversation(turns=2), slow, Arrangement("bidirectional"), 1)
+    # Four tokens at 1 s, then the gap: the second turn cannot have started at its recorded time of 1 s.
+    assert rows.seconds > 4.0 + 1.0 + 4.0

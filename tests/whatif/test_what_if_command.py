@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from analysis.breakdown import break_down
-from analysis.cli import main
-from analysis.commands.what_if import what_if
+from analysis.commands.what_if import check_arrangement, what_if
+from analysis.errors import KvlensError
 from analysis.source import open_session
 from analysis.whatif.calibrate import calibrate, list_jobs
 from analysis.whatif.document import render_document
@@ -103,20 +104,29 @@ def test_nothing_changed_is_predicted_as_recorded(recorded):
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        (("--mode", "push", "--late-binding", "random"), "--mode pull --late-binding", 2),
-        (("--mode", "push", "--reader-thread"), "--mode pull --reader-thread", 2),
-        (("--threshold", "64"), "--mode bidirectional --threshold", 2),
-        (("--decode-blocks", "1"), "--decode-blocks", 2),
-        (("--mode", "bidirectional"), "recorded in bidirectional", 1),
+        ({"mode": "push", "late_binding": "random"}, "--mode pull --late-binding", 2),
+        ({"mode": "push", "reader_thread": True}, "--mode pull --reader-thread", 2),
+        ({"mode": "pull", "threshold": 64}, "--mode bidirectional --threshold", 2),
+        ({"mode": "pull", "retention": 5.0}, "--mode bidirectional --retention", 2),
+        ({"mode": "bidirectional"}, "recorded in bidirectional", 1),
     ],
 )
-def test_errors_name_the_remedy(arguments, said, code):
-    result = CliRunner().invoke(main, ["what-if", str(RUNS / "pull"), *arguments], prog_name="kvlens")
-    if "No such command" in result.output:
-        pytest.skip("the entry point is not installed yet")
-    assert result.exit_code == code
-    assert "Try:" in result.output
-    assert said in result.output
+def test_options_that_mean_nothing_are_refused_with_a_remedy(arguments, said, code):
+    with pytest.raises(KvlensError, match=said) as raised:
+        check_arrangement(Arrangement(**arguments), "pull")
+    assert raised.value.exit_code == code
+
+
+def test_a_cache_too_small_for_one_request_is_refused(recorded):
+    with pytest.raises(KvlensError, match="--decode-blocks"):
+        predict(*recorded["pull"], Arrangement("pull"), seed=1, replays=1, limit=10, overrides={"decode": 1})
+
+
+def test_bidirectional_without_decisions_is_unknown(recorded):
+    breakdown, observed = recorded["pull"]
+    renamed = replace(breakdown, budgets=breakdown.budgets.with_columns(mode=pl.lit("bidirectional")))
+    with pytest.raises(KvlensError, match="no decision spans"):
+        predict(renamed, observed, Arrangement("bidirectional"), seed=1, replays=1, limit=10)
 
 
 def test_an_unknown_run_names_the_remedy():

@@ -20,18 +20,19 @@ class DecodeEngine(Engine):
     post: called with a request; returns the process of its submission (pull).
     register: called with each request whose blocks P is told of (push).
     on_first: called with each request that got its first token.
+    keeps: blocks of finished requests stay until release is called (bidirectional).
     reader_thread: submissions run beside the step. at_once: requests are admitted, posted and told without a step.
     """
 
     def __init__(
         self, env: simpy.Environment, name: str, model: EngineModel, *, machine: Machine, seed: int, mode: str,
         post: Callable[[Request], Events], register: Callable[[Request], None], on_first: Callable[[Request], None],
-        on_end: Callable[[Request], None], reader_thread: bool = False, at_once: bool = False,
+        on_end: Callable[[Request], None], keeps: bool = False, reader_thread: bool = False, at_once: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(env, name, model, machine=machine, seed=seed)
         self._mode, self._post, self._register = mode, post, register
         self._on_first, self._on_end = on_first, on_end
-        self._reader_thread, self._at_once = reader_thread, at_once
+        self._reader_thread, self._at_once, self._keeps = reader_thread, at_once, keeps
         self._waiting: deque[Request] = deque()
         self._remote: list[Request] = []
         self._staged: list[Request] = []
@@ -74,6 +75,10 @@ class DecodeEngine(Engine):
         request.mark("d_told", self.env.now)
         self._remote.remove(request)
         self._told.append(request)
+
+    def release(self, request: Request) -> None:
+        """Free a request's blocks."""
+        self.blocks.add(-self._need(request))
 
     def _start(self) -> None:
         while self._told and len(self._running) < self.model.sequences:
@@ -138,7 +143,8 @@ class DecodeEngine(Engine):
         if request.generated >= request.job.output:
             request.mark("d_end", self.env.now)
             self._running.remove(request)
-            self.blocks.add(-self._need(request))
+            if not self._keeps:
+                self.release(request)
             self._on_end(request)
 
     def _need(self, request: Request) -> int:

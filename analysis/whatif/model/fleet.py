@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import simpy
 
-from ..parameters import LEAST_LOADED, PULL, PUSH, RANDOM, Arrangement, Hop, Job, Parameters, apply
+from ..parameters import BIDIRECTIONAL, LEAST_LOADED, PULL, PUSH, RANDOM, Arrangement, Hop, Job, Parameters, apply
 from .decode import DecodeEngine
 from .machine import Events, Machine
 from .prefill import PrefillEngine
@@ -46,12 +46,16 @@ class Fleet:
         self.decodes = [self._make_decode(name) for name in names if name[0] == "D"]
         self._writers = [simpy.Resource(self.env) for _ in self.prefills]
         self._links = [simpy.Resource(self.env) for _ in self.prefills]
+        self._readers = [simpy.Resource(self.env) for _ in self.decodes]
         self._registered: dict[int, simpy.Event] = {}
+        self._sent: dict[int, Request] = {}
+        self._ended: dict[int, simpy.Event] = {}
 
     def send(self, job: Job) -> Request:
         """Start a request at its arrival time."""
         request = Request(job, Luck(self._seed, job.index), prefill=job.prefill % len(self.prefills))
-        self._registered[job.index] = self.env.event()
+        self._registered[job.index], self._ended[job.index] = self.env.event(), self.env.event()
+        self._sent[job.index] = request
         self.env.process(self._serve(request))
         return request
 
@@ -66,20 +70,26 @@ class Fleet:
     def _make_prefill(self, name: str) -> PrefillEngine:
         return PrefillEngine(
             self.env, name, self._p.prefill, machine=self._machine, seed=self._seed, mode=self._mode,
-            on_done=self._answer, hand_over=self._start_push, at_once=self._arrangement.no_coordination,
+            on_done=self._answer, hand_over=self._start_push, fetches=self._fetches, read=self._read_back,
+            at_once=self._arrangement.no_coordination,
         )  # fmt: skip
 
     def _make_decode(self, name: str) -> DecodeEngine:
         return DecodeEngine(
             self.env, name, self._p.decode, machine=self._machine, seed=self._seed, mode=self._mode, post=self._read,
             register=self._register, on_first=self._deliver, on_end=self._end,
-            reader_thread=self._arrangement.reader_thread,
+            keeps=self._arrangement.mode == BIDIRECTIONAL, reader_thread=self._arrangement.reader_thread,
             at_once=self._arrangement.no_coordination,
         )  # fmt: skip
 
     def _serve(self, request: Request) -> Events:
         """Route a request: push sends both legs, pull the prefill leg only."""
-        yield self.env.timeout(request.job.arrival - self.env.now)
+        job = request.job
+        if job.previous in self._ended and job.previous is not None:
+            yield self._ended[job.previous]
+            yield self.env.timeout(job.gap)
+        else:
+            yield self.env.timeout(job.arrival - self.env.now)
         request.mark("r_start", self.env.now)
         yield self.env.timeout(self._p.network.route)
         request.mark("r_prefill_start", self.env.now)
@@ -138,6 +148,43 @@ class Fleet:
         request.mark("reg_seen", self.env.now)
         self._registered[request.job.index].succeed()
 
+    def _fetches(self, request: Request) -> bool:
+        """Whether P reads the earlier turns back: enough tokens to save, and D still has them."""
+        job = request.job
+        before = self._sent.get(job.previous) if job.previous is not None else None
+        if self._arrangement.mode != BIDIRECTIONAL or not job.offered or before is None:
+            return False
+        return before.is_kept and job.offered >= self._p.threshold
+
+    def _read_back(self, request: Request) -> Events:
+        """readback: P posts the read of what D kept, in its step."""
+        job, network = request.job, self._p.network
+        size = job.size * job.offered / job.tokens
+        yield self.env.timeout(network.post_fixed + network.post_per_byte * size)
+        self.env.process(self._fly_back(request, size))
+
+    def _fly_back(self, request: Request, size: float) -> Events:
+        before, network = self._sent[request.job.previous or 0], self._p.network
+        transmission = network.wire_per_byte * size
+        if network.wire_fixed + transmission and request.luck.source("readback").random() >= network.inline:
+            yield self.env.timeout(network.wire_fixed)
+            with self._readers[before.decode].request() as turn:
+                yield turn
+                yield self.env.timeout(transmission)
+        request.mark("p_landed", self.env.now)
+        self._drop(before)
+
+    def _expire(self, request: Request) -> Events:
+        """Free what D kept for the next turn when its time is over; where the run does not tell the time, never."""
+        if self._p.retention is not None:
+            yield self.env.timeout(self._p.retention)
+            self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        if request.is_kept:
+            request.is_kept = False
+            self.decodes[request.decode].release(request)
+
     def _start_push(self, request: Request) -> None:
         self.env.process(self._push(request))
 
@@ -180,6 +227,10 @@ class Fleet:
         request.mark("r_first_byte", self.env.now + hop)
 
     def _end(self, request: Request) -> None:
+        self._ended[request.job.index].succeed()
+        if self._arrangement.mode == BIDIRECTIONAL:
+            request.is_kept = True
+            self.env.process(self._expire(request))
         self._bound[request.decode] -= 1
         self.finished += 1
 

@@ -22,15 +22,21 @@ class PrefillEngine(Engine):
     on_done: called with each request whose prompt is done.
     hand_over: called with each request whose blocks the writer gets (push).
     at_once: the writer gets the blocks without waiting for the next step (no coordination).
+    fetches: whether a request's earlier turns are read back from D. read: process of that read (bidirectional).
     """
 
     def __init__(
         self, env: simpy.Environment, name: str, model: EngineModel, *, machine: Machine, seed: int, mode: str,
-        on_done: Callable[[Request], None], hand_over: Callable[[Request], None], at_once: bool = False,
+        on_done: Callable[[Request], None], hand_over: Callable[[Request], None],
+        fetches: Callable[[Request], bool], read: Callable[[Request], Events], at_once: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(env, name, model, machine=machine, seed=seed)
         self._mode, self._on_done, self._hand_over, self._at_once = mode, on_done, hand_over, at_once
+        self._fetches, self._read = fetches, read
         self._waiting: deque[Request] = deque()
+        self._remote: list[Request] = []
+        self._staged: list[Request] = []
+        self._ready: deque[Request] = deque()
         self._running: list[Request] = []
         self._finished: list[Request] = []
         self.held: set[int] = set()
@@ -40,12 +46,13 @@ class PrefillEngine(Engine):
     def take(self, request: Request) -> None:
         """Take a request: prefill_ingress ends, prefill_queue begins."""
         request.mark("p_start", self.env.now)
-        request.remaining = request.job.tokens
+        request.remaining = max(request.job.tokens - request.job.cached, 1)
         self._waiting.append(request)
 
     def has_work(self) -> bool:
         """Prompts, or blocks that wait to be written or read."""
-        return bool(self._waiting or self._running or self._finished or self.held or self._gone)
+        queued = self._waiting or self._remote or self._ready or self._running
+        return bool(queued or self._finished or self.held or self._gone)
 
     def release(self, request: Request) -> None:
         """Note that the blocks have left; they are free when the next step polls."""
@@ -58,13 +65,16 @@ class PrefillEngine(Engine):
         return event
 
     def step(self) -> Events:
-        """Compute chunks of prompts; push gives away what the step before finished."""
+        """Compute chunks of prompts; reads are posted, push gives away what the step before finished."""
         chunks = self._schedule()
         seconds = self.begin_step(self._cost(chunks) if chunks else None)
         yield from self.machine.run(self.name, seconds * self.model.submit_at)
         handed, self._finished = self._finished, []
         for request in handed:
             self._hand_over(request)
+        staged, self._staged = self._staged, []
+        for request in staged:
+            yield from self._read(request)
         yield from self.machine.run(self.name, seconds * (1 - self.model.submit_at))
         self._poll()
         for request, tokens in chunks:
@@ -79,18 +89,30 @@ class PrefillEngine(Engine):
         for request in self._running:
             chunks.append((request, min(request.remaining, budget)))
             budget -= chunks[-1][1]
-        while self._waiting and budget > 0 and len(self._running) < self.model.sequences:
-            blocks = self.model.count_blocks(self._waiting[0].job.tokens)
-            if not self.fits(blocks):
-                break
-            request = self._waiting.popleft()
+        while budget > 0 and len(self._running) < self.model.sequences and (admitted := self._admit()):
             self.queue.add(-1)
-            self.blocks.add(blocks)
-            request.mark("p_sched", self.env.now)
-            self._running.append(request)
-            chunks.append((request, min(request.remaining, budget)))
+            admitted.mark("p_sched", self.env.now)
+            self._running.append(admitted)
+            chunks.append((admitted, min(admitted.remaining, budget)))
             budget -= chunks[-1][1]
         return [chunk for chunk in chunks if chunk[1] > 0]
+
+    def _admit(self) -> Request | None:
+        """Return the next request that can compute; what is read back first gets its blocks and waits beside."""
+        if self._ready:
+            return self._ready.popleft()
+        while self._waiting:
+            blocks = self.model.count_blocks(self._waiting[0].job.tokens)
+            if not self.fits(blocks):
+                return None
+            request = self._waiting.popleft()
+            self.blocks.add(blocks)
+            if not self._fetches(request):
+                return request
+            request.mark("p_alloc", self.env.now)
+            self._remote.append(request)
+            self._staged.append(request)
+        return None
 
     def _cost(self, chunks: list[Chunk]) -> float:
         total = sum(tokens for _, tokens in chunks)
@@ -112,7 +134,12 @@ class PrefillEngine(Engine):
             self._finished.append(request)
 
     def _poll(self) -> None:
-        """See at the end of a step which transfers are over: their blocks are free, their notifications go out."""
+        """See at the end of a step which transfers are over: blocks are free or filled, notifications go out."""
+        for request in [one for one in self._remote if one.at.get("p_landed", self.env.now + 1) <= self.env.now]:
+            request.mark("p_told", self.env.now)
+            request.remaining = max(request.remaining - request.job.offered, 1)
+            self._remote.remove(request)
+            self._ready.append(request)
         for request in self._gone:
             self.held.discard(request.job.index)
             self.blocks.add(-self.model.count_blocks(request.job.tokens))

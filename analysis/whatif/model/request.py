@@ -7,11 +7,6 @@ from dataclasses import dataclass, field
 
 from ..parameters import Job
 
-MILESTONES = (
-    "r_start", "r_prefill_start", "p_start", "p_sched", "p_end", "d_start", "d_alloc", "reg_seen", "post_start",
-    "post_end",     "landed", "d_told", "d_sched", "d_first", "d_end", "r_first_byte",
-)  # fmt: skip
-
 
 @dataclass
 class Request:
@@ -19,7 +14,7 @@ class Request:
 
     job: what it is. at: milestone -> second. luck: its draws, the same in every arrangement of one seed.
     prefill, decode: engines that serve it. remaining: prompt tokens to compute. generated: output tokens so far.
-    notified: when D's agent has the completion notification (push).
+    notified: when D's agent has the completion notification (push). is_kept: D still has its blocks for the next turn.
     """
 
     job: Job
@@ -29,8 +24,8 @@ class Request:
     decode: int = 0
     remaining: int = 0
     generated: int = 0
-    is_inline: bool = False
     notified: float | None = None
+    is_kept: bool = False
 
     def mark(self, name: str, now: float) -> None:
         """Note a milestone, once."""
