@@ -63,12 +63,18 @@ PROCESS_SPANS = frozenset({STEP_BATCH, STEP_SLOW, THREADS_SAMPLE})
 """Spans of a process rather than of a request: no sampler decides on them."""
 
 
+_USAGE = (
+    Attribute("block_ns", "ns", "blocks x nanoseconds while the request ran; what `lease` spans cover is not in it"),
+    Attribute("blocks_peak", "blocks", "most blocks at a time"),
+    Attribute("block_size", "tokens", "tokens per block"),
+)
+
 SPANS: tuple[Span, ...] = (
     Span(
         PREFILL, P_SCHEDULER, "the scheduler has the request", "prompt done", "A request on the prefill engine.",
         (PROMPT_TOKENS, Attribute("cached_tokens", "tokens", "prompt tokens found in the local prefix cache"),
          Attribute("computed_tokens", "tokens", "prompt tokens computed here"),
-         Attribute("chunks", "", "scheduler steps that computed the prompt"), BLOCKS, FINISH_REASON),
+         Attribute("chunks", "", "scheduler steps that computed the prompt"), BLOCKS, FINISH_REASON, *_USAGE),
     ),
     Span(PREFILL_QUEUE, P_SCHEDULER, "the scheduler has the request", "first scheduled",
          "Wait for the first step; contains `prefill.remote_wait` where there is one."),
@@ -89,7 +95,8 @@ SPANS: tuple[Span, ...] = (
         DECODE, D_SCHEDULER, "the scheduler has the request", "finished", "A request on the decode engine.",
         (PROMPT_TOKENS, Attribute("external_tokens", "tokens", "prompt tokens expected from the other side"),
          Attribute("local_tokens", "tokens", "prompt tokens found in the local prefix cache"),
-         Attribute("output_tokens", "tokens", "tokens generated here"), FINISH_REASON, PEER_REQUEST, PEER_ENGINE),
+         Attribute("output_tokens", "tokens", "tokens generated here"), FINISH_REASON, PEER_REQUEST, PEER_ENGINE,
+         *_USAGE),
     ),
     Span(
         DECODE_ADMISSION, D_SCHEDULER, "the scheduler has the request", "blocks allocated", "Wait for admission.",

@@ -15,7 +15,7 @@ from .probes import install_probes
 from .runtime import EngineIdentity, Runtime, get_runtime
 from .scheduler_lens import NullSchedulerLens
 from .settings import Settings
-from .stock import import_stock, mode_of, role_of, threshold_of
+from .stock import import_stock, mode_of, read_terms, role_of, threshold_of
 from .thread_samples import list_thread_ids
 from .worker_lens import NullWorkerLens
 
@@ -49,11 +49,11 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         threads_before = list_thread_ids()
         super().__init__(vllm_config, role, kv_cache_config)
         with guard("connector.attach"):
-            self._attach(vllm_config)
+            self._attach(vllm_config, kv_cache_config)
             if self._runtime is not None and self.connector_worker is not None:
                 self._runtime.threads.watch_worker(self.connector_worker, threads_before)
 
-    def _attach(self, vllm_config: Any) -> None:
+    def _attach(self, vllm_config: Any, kv_cache_config: Any) -> None:
         config, settings = vllm_config.kv_transfer_config, Settings.from_env()
         if not settings.enabled:
             return
@@ -78,13 +78,14 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
             )  # fmt: skip
             self._scheduler_lens.wake = self._runtime.assembler.wake
             with guard("connector.reuse"):
-                self._attach_reuse(self._runtime, identity, vllm_config)
+                self._attach_reuse(self._runtime, identity, vllm_config, kv_cache_config)
         attach_metrics = getattr(self, "attach_metrics", None)
         if self._runtime is not None and attach_metrics is not None:
             attach_metrics(self._runtime, config, settings)
 
-    def _attach_reuse(self, runtime: Runtime, identity: EngineIdentity, vllm_config: Any) -> None:
+    def _attach_reuse(self, runtime: Runtime, identity: EngineIdentity, vllm_config: Any, kv_cache_config: Any) -> None:
         """Prepare the scheduler side for blocks that are read back."""
+        runtime.leases.terms = read_terms(vllm_config, kv_cache_config)
         is_on = identity.mode == "bidirectional"
         runtime.decisions.policy = Policy(is_on, threshold_of(vllm_config.kv_transfer_config))
         if is_on and runtime.settings.prefix_digest:

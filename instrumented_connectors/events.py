@@ -15,7 +15,7 @@ ARRIVE = 1  # request_id, prompt_tokens, is_prefill, is_decode, peer_engine_id, 
 MATCH = 2  # request_id, local_tokens, external_tokens | None (None: ask again later)
 ALLOC = 3  # request_id, external_tokens, blocks
 # {request_id: tokens}, [NewRequestData], number of the step, when the metadata of the step before was built | 0,
-# number of preempted requests
+# number of preempted requests, their ids, (ids of running requests, resumed ones, new blocks of each) | None
 STEP = 4
 STEP_END = 5  # when the metadata of the last step begun was built
 TOLD = 6  # received ids, sent ids, failed ids

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from . import catalogue as names
 from .catalogue import PREFIX
+from .reuse_table import RESERVED
 from .sampling import Decide, FlagsOf, Sampler, Stage, find_request, is_failed, put_bounded
 
 # A request of which nothing was heard for so long is decided with what is known (P's lease is 30 s, renewed by D).
@@ -41,7 +42,7 @@ class Held:
         if span.name in _ROOTS:
             self.arrived = start
             self.over = _is_last(span)
-        if span.name == names.LEASE:
+        if span.name == names.LEASE and (span.attributes or {}).get(PREFIX + "reason") not in RESERVED:
             self.over = True
         if span.name in _READY or (span.name == names.DECODE and not self.ready):
             self.ready = max(self.ready, end)

@@ -2,7 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class BlockUsage:
+    """Blocks that a request has, and block-nanoseconds while it runs (not while they are leased)."""
+
+    blocks: int = 0
+    peak: int = 0
+    block_ns: int = 0
+    since: int | None = None
+
+    def hold(self, at: int, blocks: int) -> None:
+        """Note how many blocks the request has from now on."""
+        self._account(at)
+        self.blocks = blocks
+        self.peak = max(self.peak, blocks)
+
+    def run(self, at: int) -> None:
+        """Begin to count."""
+        if self.since is None:
+            self.since = at
+
+    def stop(self, at: int) -> None:
+        """Stop counting."""
+        self._account(at)
+        self.since = None
+
+    def _account(self, at: int) -> None:
+        if self.since is not None:
+            self.block_ns += self.blocks * max(0, at - self.since)
+            self.since = at
 
 
 @dataclass(slots=True)
@@ -28,3 +59,9 @@ class RequestState:
     computed: int = 0
     steps: int = 0
     finish: tuple[int, str, int] | None = None  # monotonic ns, status, output tokens
+    usage: BlockUsage = field(default_factory=BlockUsage)
+
+    @property
+    def awaits_receive(self) -> bool:
+        """Whether blocks were allocated for KV of which nothing was heard yet."""
+        return self.allocated is not None and self.external_tokens > 0 and self.told is None

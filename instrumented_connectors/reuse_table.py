@@ -9,6 +9,18 @@ from .span_table import BLOCKS, P_SCHEDULER, PROMPT_TOKENS, Attribute, Span
 
 DECISION, VALIDATION, LEASE = "decision", "validation", "lease"
 
+FINISHED_AWAITING_TRANSFER, AWAITING_NEXT_TURN = "finished_awaiting_transfer", "awaiting_next_turn"
+RESERVED_AWAITING_WRITE, RESERVED_AWAITING_READ = "reserved_awaiting_write", "reserved_awaiting_read"
+ABORTED_AWAITING_RECEIVE = "aborted_awaiting_receive"
+RESERVED = (RESERVED_AWAITING_WRITE, RESERVED_AWAITING_READ)
+LEASE_REASONS: Mapping[str, str] = {
+    FINISHED_AWAITING_TRANSFER: "P, until D has read the blocks or they were sent",
+    AWAITING_NEXT_TURN: "D in bidirectional, for a next turn to read back",
+    RESERVED_AWAITING_WRITE: "D in push, from the allocation until P has written: the price of committing early",
+    RESERVED_AWAITING_READ: "D in pull, and P that reads back: from the allocation until the KV is here",
+    ABORTED_AWAITING_RECEIVE: "the request ended while its KV was still to come",
+}
+
 
 def _list(meanings: Mapping[str, str]) -> str:
     return "; ".join(f"{name} ({meaning})" for name, meaning in meanings.items())
@@ -57,8 +69,15 @@ SPANS: tuple[Span, ...] = (
         (Attribute("reason", "", _list(offers.REASONS)), Attribute("field", "", "name of the bad parameter")),
     ),
     Span(
-        LEASE, P_SCHEDULER, "request finished", "blocks released", "Blocks kept for the other side after the request.",
-        (BLOCKS, Attribute("outcome", "", "read, sent, expired, aborted, released (end seen, cause not) or unknown"),
-         Attribute("heartbeats", "", "lease extensions received")),
+        LEASE, "scheduler", "blocks taken for this reason", "released, or taken for another",
+        "Blocks that a request holds without computing on them. With `block_ns` of `prefill` and `decode` these are "
+        "all blocks that the engine's cache has given out.",
+        (Attribute("reason", "", _list(LEASE_REASONS)), BLOCKS,
+         Attribute("bytes", "By", "of these blocks in all layers and ranks; absent when unknown"),
+         Attribute("ttl_ns", "ns", "how long they are kept without a heartbeat; absent where nothing limits it"),
+         Attribute("outcome", "", "read, sent, received, expired, aborted (goes on as aborted_awaiting_receive), "
+                   "released (end seen, cause not; or the receive failed) or unknown (engine shut down)"),
+         Attribute("heartbeats", "", "P: lease extensions received"),
+         Attribute("last_heartbeat_ns", "ns", "P: Unix time of the last one")),
     ),
 )  # fmt: skip

@@ -20,7 +20,9 @@ from .clock import Clock
 from .compat import distribution_version, vllm_version
 from .decisions import DecisionSpans
 from .guard import guard
+from .leases import LeaseLedger
 from .metrics.collect import Collector
+from .metrics.facts import Cause
 from .metrics.own import Increments, Total, read_queues, read_sampling, read_spans, read_totals
 from .pipeline import Pipeline, build_pipeline
 from .recorder import Recorder
@@ -66,7 +68,7 @@ class Runtime:
         self.assembler = Assembler(self.recorder, DRAIN_INTERVAL_S)
         traces = TraceBook(settings.max_requests)
         self.sinks = build_sinks(settings.sampling, self.pipeline, traces.flags, settings.max_requests)
-        causes: dict[str, tuple[str, int]] = {}
+        causes: dict[str, Cause] = {}
         # Metrics see every span, whatever the sampling.
         self.metrics = Collector(
             self.sinks.first, self.clock, identity, causes=causes, limit=settings.max_requests,
@@ -75,13 +77,16 @@ class Runtime:
         factory = SpanFactory(self.metrics, _resource(identity, self.clock), self.clock, identity.engine_id)
         self._factory = factory
         follows = identity.mode != "push"
+        self.leases = LeaseLedger(
+            RequestEmitter(factory, traces), traces, causes, settings.max_requests, self.metrics.facts
+        )  # fmt: skip
         self.decisions = DecisionSpans(
             RequestEmitter(factory, traces), identity.engine_id, identity.mode, settings.max_requests,
             self.metrics.facts,
         )  # fmt: skip
         self._scheduler = SchedulerSpans(
-            factory, traces, causes, settings.max_requests, follows_peer=follows, facts=self.metrics.facts,
-            decisions=self.decisions,
+            factory, traces, settings.max_requests, leases=self.leases, decisions=self.decisions,
+            follows_peer=follows, writes=identity.mode == "push",
         )  # fmt: skip
         self.transfers = TransferSpans(factory, traces, causes, settings.max_requests)
         # The worker's events come first: they say why a lease ended before the scheduler's say that it did.
@@ -115,7 +120,7 @@ class Runtime:
             self.threads.tick(now)
 
     def _make_own_figures(self, factory: SpanFactory) -> Callable[[], Iterator[Total]]:
-        builders = (self.transfers, self._scheduler, self.decisions, self.steps)
+        builders = (self.transfers, self._scheduler, self.decisions, self.leases, self.steps)
         increments = Increments(
             lambda: chain(
                 read_totals(self.metrics.process, self.recorder, self.assembler, factory, builders),

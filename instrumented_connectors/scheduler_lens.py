@@ -90,9 +90,16 @@ class SchedulerLens(NullSchedulerLens):
         try:
             now, scheduled = perf_counter_ns(), output.num_scheduled_tokens
             step = self._step = self._step + 1
-            preempted = len(getattr(output, "preempted_req_ids", None) or ())
+            gone = getattr(output, "preempted_req_ids", None) or ()
+            preempted = len(gone)
             self._mark = (step, getattr(output, "total_num_scheduled_tokens", 0), len(scheduled), preempted)
-            self._record((STEP, now, scheduled, output.scheduled_new_reqs, step, self._built, preempted))
+            running, growth = getattr(output, "scheduled_cached_reqs", None), None
+            if running is not None and running.req_ids:
+                growth = (running.req_ids, getattr(running, "resumed_req_ids", ()), running.new_block_ids)
+            self._record((
+                STEP, now, scheduled, output.scheduled_new_reqs, step, self._built, preempted,
+                tuple(gone) if gone else (), growth,
+            ))  # fmt: skip
         except Exception as error:
             report("SchedulerLens.scheduled", error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from opentelemetry.trace import SpanKind
@@ -12,14 +13,24 @@ from . import events
 from .decisions import DecisionSpans
 from .events import Event
 from .identity import derive_trace_id, request_key
-from .metrics.facts import Fact, FactBook
+from .leases import LeaseLedger
 from .request_spans import RequestEmitter, peer_root_id, with_request
 from .request_state import RequestState
+from .reuse_table import (
+    AWAITING_NEXT_TURN,
+    FINISHED_AWAITING_TRANSFER,
+    RESERVED_AWAITING_READ,
+    RESERVED_AWAITING_WRITE,
+)  # fmt: skip
 from .spans import Attributes, SpanFactory
 from .traces import TraceBook
 
 # More steps than this can't be in flight (vLLM's batch queue holds as many as there are pipeline stages).
 MAX_OPEN_STEPS = 64
+# A step's event goes on with these two after its number, the stamp of its metadata and a count.
+_GROWTH = 3
+Growth = tuple[Sequence[str], Iterable[str], Sequence[Sequence[Sequence[int]] | None]]
+"""Running requests of a step, those that were resumed (their blocks are all new), new blocks of each."""
 
 
 class SchedulerSpans:
@@ -28,35 +39,33 @@ class SchedulerSpans:
     Args:
         factory: makes the spans.
         traces: trace identity of requests.
-        causes: why a lease ended, filled by the worker side when it lives in this process.
         limit: requests followed at most; the oldest are given up and counted in `evicted`.
-        follows_peer: a decoding request takes its trace from the prefill request that it reads (pull).
-        facts: what workers in other processes say of a request; None when there are none.
+        leases: blocks that are held without being computed on.
         decisions: follows what prefill requests might fetch.
+        follows_peer: a decoding request takes its trace from the prefill request that it reads (pull).
+        writes: the other side writes into reserved blocks (push).
     """
 
     def __init__(
         self,
         factory: SpanFactory,
         traces: TraceBook,
-        causes: dict[str, tuple[str, int]],
         limit: int,
         *,
+        leases: LeaseLedger,
+        decisions: DecisionSpans,
         follows_peer: bool = False,
-        facts: FactBook | None = None,
-        decisions: DecisionSpans | None = None,
+        writes: bool = False,
     ) -> None:
         self._emitter = RequestEmitter(factory, traces)
-        self._decisions = decisions or DecisionSpans(self._emitter, factory.engine_id, "pull", limit)
+        self._leases, self._decisions = leases, decisions
         self._follows_peer = follows_peer
-        self._facts = facts
+        self._reserved_for = RESERVED_AWAITING_WRITE if writes else RESERVED_AWAITING_READ
         self._factory = factory
         self._traces = traces
-        self._causes = causes
         self._limit = limit
         self._requests: OrderedDict[str, RequestState] = OrderedDict()
         self._prompting: dict[str, RequestState] = {}
-        self._leases: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._open_steps: deque[list[RequestState]] = deque(maxlen=MAX_OPEN_STEPS)
         self.evicted = 0
         self.handlers = {
@@ -99,12 +108,18 @@ class SchedulerSpans:
     def _on_alloc(self, event: Event) -> None:
         _, at, request_id, external_tokens, blocks = event
         state = self._requests.get(request_id)
+        if state is None:
+            return
+        state.usage.hold(at, blocks)
         # vLLM calls it again when the KV has arrived; admission is the first call.
-        if state is None or state.allocated is not None:
+        if state.allocated is not None:
             return
         state.allocated, state.external_tokens, state.blocks = at, external_tokens, blocks
         if external_tokens == 0:
             state.told = at
+            state.usage.run(at)
+        else:
+            self._leases.open(request_id, self._reserved_for, at, blocks)
         if state.is_prefill:
             self._decisions.allocated(state)
         else:
@@ -113,15 +128,17 @@ class SchedulerSpans:
     def _on_told(self, event: Event) -> None:
         _, at, received, sent, failed = event
         for request_id in received:
+            self._leases.receive(request_id, at, failed=request_id in failed)
             state = self._requests.get(request_id)
             if state is None or state.allocated is None or state.told is not None:
                 continue
             state.told = at
+            state.usage.run(at)
             state.failed = request_id in failed
             self._emit_remote_wait(state, state.allocated, at)
             self._decisions.told(state, at)
         for request_id in sent:
-            self._end_lease(request_id, at)
+            self._leases.release(request_id, at)
 
     def _emit_remote_wait(self, state: RequestState, start: int, end: int) -> None:
         attributes: dict[str, str | int] = {"outcome": "failed" if state.failed else "ok"}
@@ -132,7 +149,9 @@ class SchedulerSpans:
         self._emit(state, name, start, end, attributes, error=state.failed)
 
     def _on_step(self, event: Event) -> None:
-        _, at, scheduled, new_requests, *_ = event
+        _, at, scheduled, new_requests, *rest = event
+        if len(rest) > _GROWTH:
+            self._grow(at, *rest[_GROWTH:])
         completing: list[RequestState] = []
         if self._prompting:
             known = {new.req_id: new.num_computed_tokens for new in new_requests}
@@ -148,6 +167,20 @@ class SchedulerSpans:
                     completing.append(state)
                     del self._prompting[request_id]
         self._open_steps.append(completing)
+
+    def _grow(self, at: int, preempted: Iterable[str], growth: Growth | None) -> None:
+        """Follow the blocks of running requests: most steps give a block to few of them."""
+        for request_id in preempted:
+            if (state := self._requests.get(request_id)) is not None:
+                state.usage.hold(at, 0)
+        if growth is None:
+            return
+        request_ids, resumed, new_blocks = growth
+        for request_id, groups in zip(request_ids, new_blocks, strict=False):
+            if groups is None or (state := self._requests.get(request_id)) is None:
+                continue
+            before = 0 if request_id in resumed else state.usage.blocks
+            state.usage.hold(at, before + sum(map(len, groups)))
 
     def _on_first_scheduled(self, state: RequestState, at: int, computed: int | None) -> None:
         state.scheduled = at
@@ -174,12 +207,14 @@ class SchedulerSpans:
         _, at, request_id, status, _computed, output_tokens, blocks, held = event
         state = self._requests.get(request_id)
         if held:
-            self._leases[request_id] = (at, blocks)
-            while len(self._leases) > self._limit:
-                self._leases.popitem(last=False)
-                self.evicted += 1
+            is_prefill = state is None or state.is_prefill
+            reason = FINISHED_AWAITING_TRANSFER if is_prefill else AWAITING_NEXT_TURN
+            self._leases.open(request_id, reason, at, (state.usage.blocks if state is not None else 0) or blocks)
+        elif state is not None and state.awaits_receive:
+            self._leases.abort(request_id, at)
         if state is None:
             return
+        state.usage.stop(at)
         state.finish = (at, status, output_tokens)
         state.blocks = blocks or state.blocks
         # vLLM finishes a request inside the step that gave its last token; a first token of that step is still to come.
@@ -193,7 +228,10 @@ class SchedulerSpans:
         assert state.finish is not None
         self._decisions.finished(state)
         at, status, output_tokens = state.finish
-        common: dict[str, str | int | None] = {"prompt_tokens": state.prompt_tokens, "finish_reason": status}
+        common: dict[str, str | int | None] = {
+            "prompt_tokens": state.prompt_tokens, "finish_reason": status, "block_ns": state.usage.block_ns,
+            "blocks_peak": state.usage.peak, "block_size": self._leases.terms.block_size,
+        }  # fmt: skip
         if state.is_prefill:
             if state.scheduled is not None:
                 self._emit(state, names.PREFILL_COMPUTE, state.scheduled, at, {"chunks": state.steps})
@@ -212,29 +250,10 @@ class SchedulerSpans:
         if state.request_id not in self._leases:
             self._traces.forget(state.request_id)
 
-    def _end_lease(self, request_id: str, at: int) -> None:
-        lease = self._leases.pop(request_id, None)
-        cause = self._causes.get(request_id)
-        if lease is None:
-            return
-        if cause is not None or self._facts is None:
-            self._emit_lease(request_id, lease, at, cause)
-            return
-        # The worker lives in another process; what it knows of this request arrives within a second or two.
-        self._facts.wait(request_id, at, lambda fact: self._emit_lease(request_id, lease, at, _cause_of(fact)))
-
-    def _emit_lease(self, request_id: str, lease: tuple[int, int], at: int, cause: tuple[str, int] | None) -> None:
-        (start, blocks), (outcome, heartbeats) = lease, cause or ("released", 0)
-        attributes: Attributes = {"blocks": blocks, "outcome": outcome, "heartbeats": heartbeats}
-        self._emitter.emit(request_id, names.LEASE, start, at, attributes, error=outcome == "expired")
-        self._traces.forget(request_id)
-
     def close(self, at: int) -> None:
         """Emit the spans that are still open when the engine shuts down, with an unknown outcome."""
         self._decisions.close(self._requests.values(), at)
-        for request_id, (start, blocks) in self._leases.items():
-            self._emitter.emit(request_id, names.LEASE, start, at, {"blocks": blocks, "outcome": "unknown"})
-        self._leases.clear()
+        self._leases.close(at)
 
     def _emit(
         self, state: RequestState, name: str, start: int, end: int, attributes: Attributes, *, error: bool = False
@@ -253,10 +272,6 @@ class SchedulerSpans:
             span_id=self._factory.root_id(state.request_id), parent_id=self._traces.parent_id(state.request_id),
             kind=SpanKind.SERVER, links=links, error=attributes["finish_reason"] in FAILED,
         )  # fmt: skip
-
-
-def _cause_of(fact: Fact | None) -> tuple[str, int] | None:
-    return (fact.outcome, fact.heartbeats) if fact is not None and fact.outcome else None
 
 
 FAILED = frozenset({"finished_error"})

@@ -112,7 +112,7 @@ class SchedulerSteps:
         # Steps end in the order in which they began, also with several in flight.
         if not self._open:
             return
-        _, begin, scheduled, _, step, _, preempted = self._open.popleft()
+        _, begin, scheduled, _, step, _, preempted, *_ = self._open.popleft()
         end = event[1]
         build = self._built.pop(step, event[2] if len(event) > 2 else 0)
         columns = self._columns

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from . import compat
+from .leases import Terms
 
 ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 
@@ -45,3 +46,25 @@ def backend_of(config: Any) -> str:
 def threshold_of(config: Any) -> int:
     """Return from how many tokens on P reads back (vLLM's default is 64)."""
     return int(config.get_from_extra_config("kv_recompute_threshold", 64))
+
+
+def read_terms(vllm_config: Any, kv_cache_config: Any) -> Terms:
+    """Return what an engine's configuration says of its blocks; what it doesn't say is None."""
+    extra = vllm_config.kv_transfer_config.get_from_extra_config
+    return Terms(
+        block_size=_count(getattr(getattr(vllm_config, "cache_config", None), "block_size", None)),
+        block_bytes=_block_bytes(vllm_config, kv_cache_config),
+        lease_ns=round(float(extra("kv_lease_duration", 30)) * 1e9),
+        retention_ns=round(float(extra("decoder_kv_blocks_ttl", 480)) * 1e9),
+    )
+
+
+def _block_bytes(vllm_config: Any, kv_cache_config: Any) -> int | None:
+    """Return the bytes of one block: a rank's whole cache over its number of blocks, in all tensor-parallel ranks."""
+    tensors, blocks = getattr(kv_cache_config, "kv_cache_tensors", None), getattr(kv_cache_config, "num_blocks", 0)
+    ranks = getattr(getattr(vllm_config, "parallel_config", None), "tensor_parallel_size", 1)
+    return sum(tensor.size for tensor in tensors) // blocks * ranks if tensors and blocks else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None

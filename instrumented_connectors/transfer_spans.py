@@ -12,6 +12,7 @@ from . import events
 from .compat import PUSH_REGISTRATION_PREFIX
 from .events import Event
 from .identity import base_id, derive_span_id, derive_trace_id
+from .metrics.facts import Cause
 from .request_spans import with_request
 from .spans import Attributes, SpanFactory
 from .traces import TraceBook
@@ -49,7 +50,7 @@ class Tables:
     registrations: OrderedDict[str, tuple[int, str | None]] = field(default_factory=OrderedDict)
     paired: OrderedDict[str, tuple[str | None, str | None]] = field(default_factory=OrderedDict)
     seen: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    heartbeats: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    heartbeats: OrderedDict[str, tuple[int, int]] = field(default_factory=OrderedDict)  # count, Unix ns of the last
     ended: OrderedDict[str, str] = field(default_factory=OrderedDict)
     blames: OrderedDict[str, str] = field(default_factory=OrderedDict)  # request -> why its receive fails
     refusals: OrderedDict[str, str] = field(default_factory=OrderedDict)  # engine -> why its last handshake failed
@@ -67,7 +68,7 @@ class TransferSpans:
     """
 
     def __init__(
-        self, factory: SpanFactory, traces: TraceBook, causes: dict[str, tuple[str, int]], limit: int, rank: int = 0
+        self, factory: SpanFactory, traces: TraceBook, causes: dict[str, Cause], limit: int, rank: int = 0
     ) -> None:
         self._factory = factory
         self._traces = traces
@@ -248,7 +249,8 @@ class TransferSpans:
                 self._on_registration(at, message)
             elif message.startswith(HEARTBEAT_PREFIX):
                 for request_id in message[len(HEARTBEAT_PREFIX) :].decode("utf-8", "replace").split(","):
-                    self._put(self._known.heartbeats, request_id, self._known.heartbeats.get(request_id, 0) + 1)
+                    count = self._known.heartbeats.get(request_id, (0, 0))[0] + 1
+                    self._put(self._known.heartbeats, request_id, (count, self._factory.unix(at)))
             else:
                 self._on_completion_notified(at, message.rsplit(b":", 1)[0].decode("utf-8", "replace"), thread)
 
@@ -276,7 +278,7 @@ class TransferSpans:
                 continue
             self._on_unpaired(request_id, at)
             outcome = self._known.ended.pop(request_id, "expired")
-            self._causes[request_id] = (outcome, self._known.heartbeats.pop(request_id, 0))
+            self._causes[request_id] = Cause(outcome, *self._known.heartbeats.pop(request_id, (0, 0)))
             while len(self._causes) > self._limit:
                 self._causes.pop(next(iter(self._causes)))
             self._known.paired.pop(request_id, None)

@@ -22,7 +22,7 @@ from ..guard import guard
 from ..spans import SpanSink
 from . import catalogue as table
 from .classes import ClassSeconds
-from .facts import FactBook, FactGatherer
+from .facts import Cause, FactBook, FactGatherer
 from .held import HeldBlocks
 from .measure import measure
 from .own import Total
@@ -64,7 +64,7 @@ class Collector:
         clock: Clock,
         identity: Identity,
         *,
-        causes: Mapping[str, tuple[str, int]],
+        causes: Mapping[str, Cause],
         limit: int,
         decode_registration: Callable[[bytes], dict[str, Any] | None],
         now: Callable[[], int] = perf_counter_ns,
@@ -286,5 +286,5 @@ class Collector:
             self._gatherer.report(request_id)
             self._dispatchable.pop(request_id, None)
         for request_id in sent:
-            self._gatherer.report(request_id, *self._causes.get(request_id, ("released", 0)))
+            self._gatherer.report(request_id, self._causes.get(request_id, Cause("released")))
             self._waiting.drop(request_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 V = TypeVar("V")
 
@@ -30,6 +30,14 @@ def receive_of(request_id: str) -> str:
 _WORST = {"expired": 3, "sent": 2, "read": 2, "released": 1, "": 0}
 
 
+class Cause(NamedTuple):
+    """Why a lease ended: outcome (read, sent, expired...), lease extensions, when the last one came (Unix ns or 0)."""
+
+    outcome: str
+    heartbeats: int = 0
+    last_heartbeat_ns: int = 0
+
+
 @dataclass(slots=True)
 class Fact:
     """What one rank, or the slowest of all, says of a request.
@@ -40,6 +48,7 @@ class Fact:
         coordination_ns: waits and calls of this side's worker on the request's path.
         transfer_ns: first post returned until the last transfer was seen done.
         reason: why a receive failed (expired, remote_unknown, foreign_engine, failed), "" for one that didn't.
+        last_heartbeat_ns: when the last lease extension came (Unix ns), 0 for none.
         ranks: how many ranks have reported.
     """
 
@@ -48,11 +57,14 @@ class Fact:
     coordination_ns: int = 0
     transfer_ns: int = 0
     reason: str = ""
+    last_heartbeat_ns: int = 0
     ranks: int = 1
 
     def encode(self) -> list[Any]:
         """Return plain values for the stats."""
-        return [self.outcome, self.heartbeats, self.coordination_ns, self.transfer_ns, self.reason]
+        return [
+            self.outcome, self.heartbeats, self.coordination_ns, self.transfer_ns, self.reason, self.last_heartbeat_ns,
+        ]  # fmt: skip
 
     def merge(self, other: Fact) -> None:
         """Take in another rank's report: the worst outcome, the slowest rank's times."""
@@ -60,6 +72,7 @@ class Fact:
             self.outcome = other.outcome
         self.heartbeats = max(self.heartbeats, other.heartbeats)
         self.reason = self.reason or other.reason
+        self.last_heartbeat_ns = max(self.last_heartbeat_ns, other.last_heartbeat_ns)
         if other.coordination_ns + other.transfer_ns > self.coordination_ns + self.transfer_ns:
             self.coordination_ns, self.transfer_ns = other.coordination_ns, other.transfer_ns
         self.ranks += other.ranks
@@ -165,12 +178,15 @@ class FactGatherer:
         self._blames[request_id] = reason
         _trim(self._blames, self._limit)
 
-    def report(self, request_id: str, outcome: str = "", heartbeats: int = 0) -> None:
-        """Close a request's lease, or without an outcome its receive: the facts wait for delivery."""
+    def report(self, request_id: str, cause: Cause | None = None) -> None:
+        """Close a request's lease, or without a cause its receive: the facts wait for delivery."""
         coordination, start, end = self._open.pop(request_id, (0, 0, 0))
-        blame = "" if outcome else self._blames.pop(request_id, "")
-        fact = Fact(outcome, heartbeats, coordination, end - start, blame)
-        self.ready[request_id if outcome else receive_of(request_id)] = fact.encode()
+        if cause is None:
+            blame = self._blames.pop(request_id, "")
+            self.ready[receive_of(request_id)] = Fact("", 0, coordination, end - start, blame).encode()
+        else:
+            fact = Fact(cause.outcome, cause.heartbeats, coordination, end - start, "", cause.last_heartbeat_ns)
+            self.ready[request_id] = fact.encode()
         _trim(self.ready, self._limit)
 
     def take(self) -> dict[str, list[Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .. import catalogue as spans
+from ..reuse_table import RESERVED
 from . import catalogue as table
 from .catalogue import Metric
 
@@ -82,7 +83,8 @@ def _measure_pairing(attributes: Mapping[str, Any]) -> Iterator[Observation]:
 
 
 def _measure_other(name: str, seconds: float, attributes: Mapping[str, Any]) -> Iterator[Observation]:
-    if name == spans.LEASE:
+    # A reserved block's wait is the remote wait, which has a segment of its own.
+    if name == spans.LEASE and _get(attributes, "reason") not in RESERVED:
         yield table.LEASE_SECONDS, (_text(attributes, "outcome"),), seconds
     elif name in {spans.DECODE_REMOTE_WAIT, spans.PREFILL_REMOTE_WAIT}:
         yield table.REMOTE_LOADS, (_text(attributes, "outcome"),), 1

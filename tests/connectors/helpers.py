@@ -9,6 +9,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from instrumented_connectors.catalogue import PREFIX
 from instrumented_connectors.clock import Clock
+from instrumented_connectors.decisions import DecisionSpans
+from instrumented_connectors.leases import LeaseLedger
+from instrumented_connectors.metrics.facts import Cause, FactBook
+from instrumented_connectors.request_spans import RequestEmitter
 from instrumented_connectors.scheduler_spans import SchedulerSpans
 from instrumented_connectors.spans import SpanFactory
 from instrumented_connectors.traces import TraceBook
@@ -63,7 +67,21 @@ def make_factory(sink: Sink, engine_id: str) -> SpanFactory:
 
 
 def make_scheduler(sink: Sink, engine_id: str, *, follows_peer: bool = True, limit: int = 100) -> SchedulerSpans:
-    return SchedulerSpans(make_factory(sink, engine_id), TraceBook(100), {}, limit, follows_peer=follows_peer)
+    return build_scheduler(make_factory(sink, engine_id), limit=limit, follows_peer=follows_peer)
+
+
+def build_scheduler(
+    factory: SpanFactory, *, traces: TraceBook | None = None, causes: dict[str, Cause] | None = None, limit: int = 100,
+    mode: str = "pull", follows_peer: bool = True, facts: FactBook | None = None,
+) -> SchedulerSpans:  # fmt: skip
+    """The scheduler's builder with what it works with, as the runtime puts them together."""
+    traces = traces or TraceBook(100)
+    emitter = RequestEmitter(factory, traces)
+    return SchedulerSpans(
+        factory, traces, limit, leases=LeaseLedger(emitter, traces, {} if causes is None else causes, limit, facts),
+        decisions=DecisionSpans(emitter, factory.engine_id, mode, limit, facts), follows_peer=follows_peer,
+        writes=mode == "push",
+    )  # fmt: skip
 
 
 def make_transfers(sink: Sink, engine_id: str, *, limit: int = 100) -> TransferSpans:

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from helpers import MS, Sink, make_clock
+from helpers import MS, Sink, build_scheduler, make_clock
 from opentelemetry.sdk.resources import Resource
 
-from instrumented_connectors.decisions import DecisionSpans
 from instrumented_connectors.metrics.collect import Collector
+from instrumented_connectors.metrics.facts import Cause
 from instrumented_connectors.metrics.port import SchedulerPort, WorkerPort
 from instrumented_connectors.metrics.window import Payload, merge, read_payload
 from instrumented_connectors.recorder import Recorder
-from instrumented_connectors.request_spans import RequestEmitter
-from instrumented_connectors.scheduler_spans import SchedulerSpans
 from instrumented_connectors.spans import SpanFactory
 from instrumented_connectors.traces import TraceBook
 from instrumented_connectors.transfer_spans import TransferSpans, decode_registration
@@ -35,7 +33,7 @@ class Process:
     def __init__(self, role: str, mode: str, *, scheduler: bool, rank: int = 0, ranks: int = 1) -> None:
         self.now = 0
         self.sink = Sink()
-        causes: dict[str, tuple[str, int]] = {}
+        causes: dict[str, Cause] = {}
         identity = Identity("P0" if role == "prefill" else "D0", role, mode)
         self.collector = Collector(
             self.sink, make_clock(), identity, causes=causes, limit=100, decode_registration=decode_registration,
@@ -46,14 +44,10 @@ class Process:
         self.collector.backend, self.collector.rank = "UCX", rank
         traces = TraceBook(100)
         self.transfers = TransferSpans(factory, traces, causes, 100, rank)
-        self.decisions = DecisionSpans(
-            RequestEmitter(factory, traces), identity.engine_id, mode, 100, self.collector.facts
+        self.scheduler = build_scheduler(
+            factory, traces=traces, causes=causes, mode=mode, follows_peer=mode != "push", facts=self.collector.facts,
         )  # fmt: skip
-        self.scheduler = SchedulerSpans(
-            factory, traces, causes, 100, follows_peer=mode != "push", facts=self.collector.facts,
-            decisions=self.decisions,
-        )  # fmt: skip
-        self.builders = (self.transfers, self.decisions, self.scheduler, self.collector)
+        self.builders = (self.transfers, self.scheduler._decisions, self.scheduler, self.collector)
         self.port: Any
         if scheduler:
             self.collector.process = "scheduler"

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import MS, Sink, make_factory
+from helpers import MS, Sink, build_scheduler, make_factory
 from metric_processes import Process, cross, make_output
 
 from instrumented_connectors import decide
 from instrumented_connectors.decide import Policy
-from instrumented_connectors.decisions import DecisionSpans, Pending
+from instrumented_connectors.decisions import Pending
 from instrumented_connectors.estimates import CostModel, fit
 from instrumented_connectors.events import (
     ALLOC,
@@ -34,9 +34,6 @@ from instrumented_connectors.identity import derive_trace_id
 from instrumented_connectors.limited_log import LimitedWarning
 from instrumented_connectors.offers import FIELDS, MISSING
 from instrumented_connectors.prefix_digest import describe_prefix, make_key
-from instrumented_connectors.request_spans import RequestEmitter
-from instrumented_connectors.scheduler_spans import SchedulerSpans
-from instrumented_connectors.traces import TraceBook
 
 P_ID, EARLIER = "cmpl-turn2-0-aaaaaaaa", "cmpl-turn1-0-bbbbbbbb"
 LENGTH = "finished_length_capped"
@@ -59,11 +56,10 @@ class Engine:
 
     def __init__(self, *, is_on: bool = True, threshold: int = 64, limit: int = 100) -> None:
         self.sink = Sink()
-        factory, traces = make_factory(self.sink, "P0"), TraceBook(100)
         mode = "bidirectional" if is_on else "pull"
-        self.decisions = DecisionSpans(RequestEmitter(factory, traces), "P0", mode, limit)
+        self.scheduler = build_scheduler(make_factory(self.sink, "P0"), limit=limit, mode=mode)
+        self.decisions = self.scheduler._decisions
         self.decisions.policy = Policy(is_on, threshold)
-        self.scheduler = SchedulerSpans(factory, traces, {}, limit, decisions=self.decisions)
 
     def feed(self, *recorded: tuple[Any, ...]) -> None:
         for code, at, *rest in recorded:

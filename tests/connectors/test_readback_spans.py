@@ -62,7 +62,8 @@ def test_the_remote_wait_of_a_prefill_has_a_span_in_its_own_trace() -> None:
     sink = Sink()
     feed(make_scheduler(sink, "P0"), *on_scheduler())
     assert sink.phases() == [
-        ("prefill.remote_wait", 2, 20), ("prefill.queue", 0, 23), ("prefill.compute", 23, 40), ("prefill", 0, 40),
+        ("lease", 2, 20), ("prefill.remote_wait", 2, 20), ("prefill.queue", 0, 23), ("prefill.compute", 23, 40),
+        ("prefill", 0, 40),
     ]  # fmt: skip
     wait, root = sink.named("prefill.remote_wait")[0], sink.named("prefill")[0]
     assert (wait["outcome"], wait["blocks"], wait["external_tokens"], wait["error"]) == ("ok", 8, 256, False)
@@ -98,7 +99,7 @@ def test_a_request_that_only_sends_a_message_is_not_expected_back() -> None:
         (NOTIFIED, 60, [f"{P_ID}:1".encode()], "MainThread"),
         (RESULTS, 61, (), (P_ID,), NONE),
     )
-    assert transfers._causes == {P_ID: ("read", 0)}
+    assert transfers._causes == {P_ID: ("read", 0, 0)}
 
 
 def test_the_lens_says_what_is_awaited() -> None:
@@ -127,6 +128,6 @@ def test_facts_of_a_receive_and_of_a_lease_do_not_replace_each_other() -> None:
     scheduler.feed(*on_scheduler(), (TOLD, 62, (), (P_ID,), NONE))
     scheduler.port.told(make_output(stats))
     scheduler.drain()
-    assert [span["outcome"] for span in scheduler.sink.named("lease")] == ["read"]
+    assert [span["outcome"] for span in scheduler.sink.named("lease")] == ["received", "read"]
     assert not scheduler.collector.facts._waiting
     assert not scheduler.collector.facts._facts

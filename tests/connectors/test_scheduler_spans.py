@@ -38,6 +38,7 @@ def test_a_decoded_request_becomes_its_phases() -> None:
     feed(make_scheduler(sink, "D0"), *decode_events())
     assert sink.phases() == [
         ("decode.admission", 0, 5),
+        ("lease", 5, 20),
         ("decode.remote_wait", 5, 20),
         ("decode.queue", 20, 22),
         ("decode.first_step", 22, 30),
@@ -49,7 +50,7 @@ def test_a_decoded_request_becomes_its_phases() -> None:
         "name": "decode", "start": 0, "end": 39, "trace": trace, "span": derive_span_id("D0", D_ID), "parent": None,
         "error": False, "links": [(trace, derive_span_id("P0", P_ID))], "prompt_tokens": 100, "finish_reason": LENGTH,
         "external_tokens": 100, "local_tokens": 0, "output_tokens": 2, "peer_engine_id": "P0",
-        "peer_request_id": P_ID,
+        "peer_request_id": P_ID, "block_ns": 19 * 4_000_000, "blocks_peak": 4,
     }  # fmt: skip
     assert {span["parent"] for span in sink.spans if span is not root} == {root["span"]}
     assert sink.named("decode.admission")[0]["attempts"] == 2
@@ -117,7 +118,7 @@ def test_a_failed_fetch_is_an_error_and_a_recompute() -> None:
 def test_an_aborted_request_keeps_what_it_reached() -> None:
     sink = Sink()
     feed(make_scheduler(sink, "D0"), *decode_events()[:4], (FINISH, 9, D_ID, "finished_aborted", 0, 0, 4, False))
-    assert sink.phases() == [("decode.admission", 0, 5), ("decode", 0, 9)]
+    assert sink.phases() == [("decode.admission", 0, 5), ("lease", 5, 9), ("decode", 0, 9)]
     assert sink.named("decode")[0]["finish_reason"] == "finished_aborted"
 
 

@@ -122,7 +122,8 @@ def test_why_a_lease_ended() -> None:
     feed(transfers, (RESULTS, 60, (), ("cmpl-x-0-11111111",), NONE))
     feed(transfers, (NOTIFIED, 70, [b"cmpl-y-0-22222222:1"], "writer"), (RESULTS, 71, (), ("cmpl-y-0-22222222",), NONE))
     assert transfers._causes == {
-        P_ID: ("sent", 0), "cmpl-x-0-11111111": ("expired", 1), "cmpl-y-0-22222222": ("read", 0),
+        P_ID: ("sent", 0, 0), "cmpl-x-0-11111111": ("expired", 1, ANCHOR + 30 * MS),
+        "cmpl-y-0-22222222": ("read", 0, 0),
     }  # fmt: skip
 
 
