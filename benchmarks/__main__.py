@@ -10,7 +10,7 @@ from . import __path__ as folder
 from .measure import describe_machine
 
 # A benchmark is a module here with a `run()` that prints; these are not.
-HELPERS = {"__main__", "live", "measure"}
+HELPERS = {"__main__", "lab_runs", "live", "measure"}
 
 
 def main(names: list[str]) -> int:
