@@ -10,8 +10,9 @@ _FROM = "toDateTime64('2001-01-01 00:00:00', 9, 'UTC')"
 _TO = "toDateTime64('2100-01-01 00:00:00', 9, 'UTC')"
 _THREADS = "SpanName = 'threads.sample'"
 
-# In push, D's scheduler may be told before P's next poll sees the end of its own write: it has landed by then.
-_LANDED = "least(landed_done, d_told)"
+# An upper bound: `kvlens breakdown` places the landing between two polls. In push, D may be notified and its scheduler
+# told before P's next poll sees the end of its own write: it has landed by then.
+_LANDED = "least(landed_done, coalesce(notified_at, landed_done), d_told)"
 
 # From P's arrival to D's first token, in order. What lies before the wire is one part: its order differs by mode.
 BUDGET = (

@@ -179,7 +179,9 @@ PULL = (
         "stuck wire", "bytes leave 18 s late", long_wire, ("KvlensDecodeWaitStuck", "KvlensLeaseOverdue"),
         ("KvlensTransferRateLow",),
     ),
-    Incident("refused spans", "the collector answers 400", refuse_spans, ("KvlensDropping",)),
+    # The stuck reads end now, each at a rate of 0.1 MB/s.
+    Incident("refused spans", "the collector answers 400", refuse_spans, ("KvlensDropping",),
+             ("KvlensTransferRateLow",)),
     Incident("own failure", "kvlens's own code raises", delay("telemetry", 1, "own-failure"), ("KvlensGuardErrors",)),
     Incident(
         "killed prefill", "P is killed while D waits for its bytes", kill_prefill, ("KvlensTransferFailing",),
@@ -197,7 +199,9 @@ PUSH = (
     Incident(
         "stalled writer", "P's writer thread waits 12 s before each post",
         delay("dispatch", 12_000, "stalled-writer", 2.0), ("KvlensWriterStalled",),
-        ("KvlensDecodeWaitStuck", "KvlensLeaseOverdue", "KvlensCoordinationShareHigh"), seconds=35,
+        # D waits, and P's lease ends before the writer comes to it.
+        ("KvlensDecodeWaitStuck", "KvlensLeaseOverdue", "KvlensLeaseExpired", "KvlensCoordinationShareHigh"),
+        seconds=35,
     ),
     Incident("prefill lost", "the decode leg arrives, the prefill leg never does", lose_prefill,
              ("KvlensDecodeWaitStuck",), ("KvlensCoordinationShareHigh",)),

@@ -56,11 +56,11 @@ PICTURES = (
 )  # fmt: skip
 
 
-def take(run: Path, out: Path) -> None:
+def take(run: Path, out: Path, store: Path | None = None) -> None:
     """Take all pictures whose incident is in the run."""
     phases = json.loads((run / "phases.json").read_text(encoding="utf-8"))["phases"]
     out.mkdir(parents=True, exist_ok=True)
-    with open_store(run / "prometheus") as url, tempfile.TemporaryDirectory() as scratch:
+    with open_store(store or run / "prometheus") as url, tempfile.TemporaryDirectory() as scratch:
         for picture in PICTURES:
             phase = find_phase(phases, picture)
             if phase is not None:
@@ -110,4 +110,4 @@ def photograph(page: Path, picture: Picture, path: Path, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    take(Path(sys.argv[1]), Path(sys.argv[2]))
+    take(*map(Path, sys.argv[1:]))

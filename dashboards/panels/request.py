@@ -18,7 +18,8 @@ MILLISECONDS = dict.fromkeys(("ttft", *(name for name, _, _ in BUDGET)), "ms")
 
 _BUDGET = (
     "Milliseconds of this request, in order: they add up from P's arrival to D's first token. 'until posted' is all "
-    "between the end of the prompt and the begin of the wire. kvlens breakdown splits it further and adds the router."
+    "between the end of the prompt and the begin of the wire; wire lasts until a poll or notification saw its end. "
+    "kvlens breakdown splits it further, says when the bytes landed, and adds the router."
 )
 
 
