@@ -6,12 +6,14 @@ Schema history: 1, first release.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..reuse.check import Check
 from ..reuse.decisions import DecisionReport
 from ..reuse.thresholds import Correction, Curve, word_range
 from .table import add_title, make_table
@@ -27,9 +29,21 @@ LIMITS = (
 )
 
 
-def render_json(report: DecisionReport) -> str:
-    """Render a report as its JSON document."""
-    return json.dumps(make_document(report), ensure_ascii=False, allow_nan=False)
+def render_json(report: DecisionReport, checks: Sequence[Check] = ()) -> str:
+    """Render a report, and checks of its curve, as a JSON document."""
+    document = make_document(report)
+    if checks:
+        document["checks"] = [_check(one) for one in checks]
+    return json.dumps(document, ensure_ascii=False, allow_nan=False)
+
+
+def _check(one: Check) -> dict[str, Any]:
+    measured = {"difference_ms": one.measured.difference, "low_ms": one.measured.low, "high_ms": one.measured.high}
+    return {
+        "run": one.run, "threshold": one.threshold, "predicted": vars(one.predicted),
+        "measured": {**measured, "pairs": one.measured.requests[0]}, "fetched_share": one.fetched_share,
+        "error_ms": one.error_ms, "is_inside": one.is_inside,
+    }  # fmt: skip
 
 
 def make_document(report: DecisionReport) -> dict[str, Any]:
@@ -176,6 +190,28 @@ def render_curve(curve: Curve) -> RenderableType:
     title = "Threshold curve: change of the mean TTFT against this run (below zero: faster), share of requests fetched"
     notes = [curve.conclusion, _word_corrections(curve), LIMITS]
     return Group(add_title(title, table), *(Text(note) for note in notes))
+
+
+def render_checks(checks: Sequence[Check]) -> RenderableType:
+    """Render what the curve predicted beside what runs with other thresholds measured."""
+    table = make_table()
+    table.add_column("run", overflow="fold")
+    for name in ("threshold", "predicted ms", "measured ms", "off by", "fetched: predicted", "measured", "changed"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for one in checks:
+        wide = (one.measured.high - one.measured.low) / 2
+        unknown = f", {one.predicted.unknown} unknown" if one.predicted.unknown else ""
+        table.add_row(
+            one.run, str(one.threshold), f"{one.predicted.change_ms:+.1f} ± {one.predicted.reach_ms:.1f}",
+            f"{one.measured.difference:+.1f} ± {wide:.1f}", f"{one.error_ms:+.1f}",
+            f"{one.predicted.fetched_share:.0%}", f"{one.fetched_share:.0%}", f"{one.predicted.flipped}{unknown}",
+            "within both uncertainties" if one.is_inside else Text("outside", "bold red"),
+        )  # fmt: skip
+    note = (
+        "change of the mean TTFT per request, paired by request id; what varies from run to run is in the measured only"
+    )
+    return Group(add_title("The curve's prediction checked by other runs", table), Text(note, "dim"))
 
 
 def thin(points: pl.DataFrame) -> pl.DataFrame:

@@ -93,3 +93,32 @@ def test_a_run_of_older_spans_has_none(tmp_path):
     with open_session([tmp_path]) as session, pytest.raises(KvlensError, match="no decision spans") as caught:
         report_decisions(session)
     assert "bidirectional_kv_xfer" in caught.value.remedy
+
+
+def test_a_prediction_is_held_against_a_run_with_that_threshold(tmp_path):
+    """The second run computes what the first one fetched; its prompts take what the first one's estimates say."""
+    first = Turn("no_remote_metadata", prompt=300)
+    paths = []
+    for name, threshold, turn in (
+        ("fetching", 64, Turn(decision=ESTIMATES, compute=10)),
+        ("computing", 512, Turn("below_threshold", decision=ESTIMATES | {"recompute_ns": 40 * MS}, compute=50)),
+    ):
+        world = make_world()
+        for number in range(4):
+            add_conversation(world, f"c{number}", number * 4000 * MS, [first, turn, turn])
+        for span in world.prefill.spans:
+            for kv in span["attributes"]:
+                if kv["key"] == "kv_transfer.threshold":
+                    kv["value"] = {"intValue": str(threshold)}
+        paths.append(str(write(world, tmp_path / name)))
+    done = CliRunner().invoke(decisions, [paths[0], "--check", paths[1], "--json"])
+    assert done.exit_code == 0, done.output
+    (check,) = json.loads(done.output)["checks"]
+    assert check["threshold"] == 512
+    # Two of three turns: 40 ms of computing instead of 16 ms of fetching, and 2 ms less of queue after it.
+    assert check["predicted"]["change_ms"] == pytest.approx(2 / 3 * (40 - 16))
+    assert check["measured"]["difference_ms"] == pytest.approx(2 / 3 * (40 - 16 - 2))
+    assert (check["predicted"]["fetched_share"], check["fetched_share"]) == (0, 0)
+    assert check["is_inside"]
+    done = CliRunner().invoke(decisions, [paths[0], "--check", paths[1]])
+    assert "within both uncertainties" in done.output
