@@ -21,6 +21,7 @@ def register() -> None:
         return
     _replace_sched_yield()
     _slow_progress_thread()
+    _leave_cores_alone()
     if os.environ.get("KVLENS_LAB_STREAM_PARAMS") == "1":
         from .stream_params import install_stream_params
 
@@ -77,3 +78,14 @@ def _slow_progress_thread() -> None:
             stock.pthrDelay.__set__(self, max(delay_us, PROGRESS_DELAY_US))
 
     bindings.nixlAgentConfig = LabAgentConfig
+
+
+def _leave_cores_alone() -> None:
+    """Keep the thread that computes on the core that the lab gave its engine.
+
+    vLLM's NIXL worker on CPU moves it to the last core of the NUMA node (base_worker.py, "reserve different cores"),
+    which is the same one for every engine: P and D would compute on one core and wait for each other there.
+    """
+    from vllm.platforms import current_platform
+
+    type(current_platform).discover_numa_topology = classmethod(lambda cls: [])
