@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import wraps
-from types import SimpleNamespace
 from typing import Any
 
+from .agent_faults import install_agent_sites
 from .faults import FaultFile
+from .patching import find_rank, replace_method
 
 
 def install_fault_sites(faults: FaultFile) -> None:
@@ -33,13 +33,8 @@ def install_fault_sites(faults: FaultFile) -> None:
     delay_push_dispatch(push_worker.NixlPushConnectorWorker, faults)
     withhold_finished_reads(pull_worker.NixlPullConnectorWorker, faults)
     fail_telemetry(faults)
-    agent = nixl_utils.NixlWrapper
-    if agent is not None:
-        delay_registration(agent, faults)
-        delay_post(agent, faults)
-        fail_transfer(agent, faults)
-        delay_wire(agent, faults)
-        withhold_completion_notifications(agent, faults)
+    if nixl_utils.NixlWrapper is not None:
+        install_agent_sites(nixl_utils.NixlWrapper, faults)
 
 
 def delay_model_execution(wrapper: type, faults: FaultFile) -> None:
@@ -53,16 +48,16 @@ def delay_model_execution(wrapper: type, faults: FaultFile) -> None:
 
         return execute_model
 
-    _replace(wrapper, "execute_model", replace)
+    replace_method(wrapper, "execute_model", replace)
 
 
 def _sleep_before_step(scheduler_output: Any, faults: FaultFile) -> None:
     first_runs = len(scheduler_output.scheduled_new_reqs)
     # On P, whose requests end with their first token, every scheduled token is a prompt token.
     if faults.is_role("prefill"):
-        time.sleep(faults.delay_s("prefill_compute", _rank()))
+        time.sleep(faults.delay_s("prefill_compute", find_rank()))
     if first_runs and faults.is_role("decode"):
-        time.sleep(faults.delay_s("first_decode", _rank()))
+        time.sleep(faults.delay_s("first_decode", find_rank()))
 
 
 def delay_admission(scheduler: type, faults: FaultFile) -> None:
@@ -82,22 +77,7 @@ def delay_admission(scheduler: type, faults: FaultFile) -> None:
 
         return get_num_new_matched_tokens
 
-    _replace(scheduler, "get_num_new_matched_tokens", replace)
-
-
-def delay_registration(agent: type, faults: FaultFile) -> None:
-    """Site registration: the notification that carries a push registration takes long to send."""
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import PUSH_REG_NOTIF_PREFIX
-
-    def replace(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def send_notif(self: Any, remote_agent_name: str, notif_msg: bytes, *args: Any, **kwargs: Any) -> Any:
-            if faults.any_on() and notif_msg.startswith(PUSH_REG_NOTIF_PREFIX):
-                time.sleep(faults.delay_s("registration", _rank()))
-            return stock(self, remote_agent_name, notif_msg, *args, **kwargs)
-
-        return send_notif
-
-    _replace(agent, "send_notif", replace)
+    replace_method(scheduler, "get_num_new_matched_tokens", replace)
 
 
 def delay_pull_dispatch(worker: type, faults: FaultFile) -> None:
@@ -106,12 +86,12 @@ def delay_pull_dispatch(worker: type, faults: FaultFile) -> None:
     def replace(stock: Callable[..., Any]) -> Callable[..., Any]:
         def _read_blocks_for_req(self: Any, req_id: str, meta: Any) -> Any:
             if faults.any_on() and meta.remote is not None and meta.remote.engine_id in self._remote_agents:
-                time.sleep(faults.delay_s("dispatch", _rank()))
+                time.sleep(faults.delay_s("dispatch", find_rank()))
             return stock(self, req_id, meta)
 
         return _read_blocks_for_req
 
-    _replace(worker, "_read_blocks_for_req", replace)
+    replace_method(worker, "_read_blocks_for_req", replace)
 
 
 def delay_push_dispatch(worker: type, faults: FaultFile) -> None:
@@ -120,144 +100,12 @@ def delay_push_dispatch(worker: type, faults: FaultFile) -> None:
     def replace(stock: Callable[..., Any]) -> Callable[..., Any]:
         def _do_start_push_kv(self: Any, request_id: str, blocks: Any, registration: Any) -> Any:
             if faults.any_on() and registration.get("decode_engine_id") in self._remote_agents:
-                time.sleep(faults.delay_s("dispatch", _rank()))
+                time.sleep(faults.delay_s("dispatch", find_rank()))
             return stock(self, request_id, blocks, registration)
 
         return _do_start_push_kv
 
-    _replace(worker, "_do_start_push_kv", replace)
-
-
-def delay_post(agent: type, faults: FaultFile) -> None:
-    """Site post: the submission call blocks before it submits."""
-
-    def replace(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def transfer(self: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
-            if faults.any_on():
-                time.sleep(faults.delay_s("post", _rank()))
-            return stock(self, handle, *args, **kwargs)
-
-        return transfer
-
-    _replace(agent, "transfer", replace)
-
-
-def fail_transfer(agent: type, faults: FaultFile) -> None:
-    """Site transfer_error: the submission raises, as NIXL does when the other side has gone."""
-
-    def replace(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def transfer(self: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
-            if faults.any_on() and (delay := faults.delay_s("transfer_error", _rank())):
-                time.sleep(delay)
-                raise RuntimeError("a failure of the transfer, injected by the lab")
-            return stock(self, handle, *args, **kwargs)
-
-        return transfer
-
-    _replace(agent, "transfer", replace)
-
-
-def delay_wire(agent: type, faults: FaultFile) -> None:
-    """Site wire: the transfer is submitted when the delay is over; until then its state is PROC.
-
-    Answering PROC for a transfer that runs would not do: in push the bytes and NIXL's own completion notification
-    would reach D in the meantime.
-    """
-    waiting: dict[int, tuple[float, float, tuple[Any, ...], dict[str, Any]]] = {}
-    late_s: dict[int, float] = {}
-
-    def replace_transfer(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def transfer(self: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
-            delay = faults.delay_s("wire", _rank()) if faults.any_on() else 0.0
-            if not delay:
-                return stock(self, handle, *args, **kwargs)
-            waiting[_key(handle)] = (time.perf_counter() + delay, delay, args, kwargs)
-            return "PROC"
-
-        return transfer
-
-    def replace_check(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def check_xfer_state(self: Any, handle: Any) -> Any:
-            if waiting and (held := waiting.get(_key(handle))) is not None:
-                due, delay, args, kwargs = held
-                if time.perf_counter() < due:
-                    return "PROC"
-                del waiting[_key(handle)]
-                late_s[_key(handle)] = delay
-                state = submit(self, handle, *args, **kwargs)
-                return state if state != "PROC" else stock(self, handle)
-            return stock(self, handle)
-
-        return check_xfer_state
-
-    def replace_telemetry(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def get_xfer_telemetry(self: Any, handle: Any) -> Any:
-            figures = stock(self, handle)
-            delay = late_s.get(_key(handle)) if late_s else None
-            return figures if delay is None else _lengthen(figures, delay)
-
-        return get_xfer_telemetry
-
-    def replace_release(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def release_xfer_handle(self: Any, handle: Any) -> Any:
-            if waiting or late_s:
-                waiting.pop(_key(handle), None)
-                late_s.pop(_key(handle), None)
-            return stock(self, handle)
-
-        return release_xfer_handle
-
-    submit = _replace(agent, "transfer", replace_transfer)
-    _replace(agent, "check_xfer_state", replace_check)
-    _replace(agent, "get_xfer_telemetry", replace_telemetry)
-    _replace(agent, "release_xfer_handle", replace_release)
-
-
-def _lengthen(figures: Any, delay_s: float) -> Any:
-    """Return NIXL's figures as they would be if the wire itself had been slow."""
-    return SimpleNamespace(
-        startTime=figures.startTime,
-        postDuration=figures.postDuration,
-        xferDuration=figures.xferDuration + int(delay_s * 1e6),
-        totalBytes=figures.totalBytes,
-        descCount=figures.descCount,
-    )
-
-
-def withhold_completion_notifications(agent: type, faults: FaultFile) -> None:
-    """Site completion (push): D is told late that its blocks are written."""
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import PUSH_REG_NOTIF_PREFIX
-
-    held: list[tuple[float, str, bytes]] = []
-
-    def hold(peer: str, messages: list[bytes]) -> list[bytes]:
-        passed = []
-        for message in messages:
-            delay = 0.0
-            if not message.startswith((PUSH_REG_NOTIF_PREFIX, b"HB:")):
-                delay = faults.delay_s("completion", _rank())
-            if delay:
-                held.append((time.perf_counter() + delay, peer, message))
-            else:
-                passed.append(message)
-        return passed
-
-    def replace(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def get_new_notifs(self: Any, *args: Any, **kwargs: Any) -> Any:
-            notifs = stock(self, *args, **kwargs)
-            # On P, completion notifications (of reads) free blocks; they are on nobody's path to a first token.
-            if not held and not (notifs and faults.is_role("decode") and faults.is_on("completion")):
-                return notifs
-            result = {peer: hold(peer, messages) for peer, messages in notifs.items()}
-            now = time.perf_counter()
-            for entry in [entry for entry in held if entry[0] <= now]:
-                held.remove(entry)
-                result.setdefault(entry[1], []).append(entry[2])
-            return {peer: messages for peer, messages in result.items() if messages}
-
-        return get_new_notifs
-
-    _replace(agent, "get_new_notifs", replace)
+    replace_method(worker, "_do_start_push_kv", replace)
 
 
 def withhold_finished_reads(worker: type, faults: FaultFile) -> None:
@@ -270,7 +118,7 @@ def withhold_finished_reads(worker: type, faults: FaultFile) -> None:
             if held or (results.finished_recving and faults.any_on()):
                 now = time.perf_counter()
                 for request_id in results.finished_recving - results.failed_recving:
-                    if delay := faults.delay_s("completion", _rank()):
+                    if delay := faults.delay_s("completion", find_rank()):
                         results.finished_recving.discard(request_id)
                         held[request_id] = now + delay
                 for request_id in [request_id for request_id, due in held.items() if due <= now]:
@@ -280,7 +128,7 @@ def withhold_finished_reads(worker: type, faults: FaultFile) -> None:
 
         return get_transfer_results
 
-    _replace(worker, "get_transfer_results", replace)
+    replace_method(worker, "get_transfer_results", replace)
 
 
 def fail_telemetry(faults: FaultFile) -> None:
@@ -295,26 +143,3 @@ def fail_telemetry(faults: FaultFile) -> None:
         return stock(*args, **kwargs)
 
     scheduler_lens.request_trace_context = request_trace_context
-
-
-def _replace(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """Replace a method (own or inherited) once by what `make` returns for it; return the replaced one."""
-    stock = getattr(owner, name)
-    replacement = wraps(stock)(make(stock))
-    setattr(owner, name, replacement)
-    return stock  # type: ignore[no-any-return]
-
-
-def _key(handle: Any) -> int:
-    """Return NIXL's own number of a transfer handle (the wrapper objects cannot be weakly referenced)."""
-    return int(getattr(handle, "_handle", 0) or id(handle))
-
-
-def _rank() -> int | None:
-    """Return this process's tensor-parallel rank, None where there is no such group."""
-    try:
-        from vllm.distributed import get_tensor_model_parallel_rank
-
-        return int(get_tensor_model_parallel_rank())
-    except (ImportError, AssertionError):
-        return None

@@ -22,7 +22,6 @@ from .engine import MODES, Engine
 from .errors import LabError
 from .faults import Fault, write_faults
 from .layout import choose_run_directory, make_specs
-from .legs import Peer
 from .load_process import run_load_generator
 from .loadgen import Record
 from .manifest import make_manifest, write_manifest
@@ -30,6 +29,7 @@ from .model import SERVED_NAME, build_model
 from .ports import HOST, choose_port
 from .process import Child, stop_all
 from .reference import generate_alone
+from .router_file import RouterFile, write_router_config
 from .workload import WARMUP_PREFIX, Workload
 
 STOCK_SIDES = ("p", "d", "both")
@@ -153,7 +153,8 @@ class Pair:
         (self.out / "logs").mkdir(exist_ok=True)
         if self.fault_file:
             write_faults(self.fault_file, {})
-        self._write_router_config()
+        router = RouterFile(self.mode, self._router_port, self.out / "traces", self.fault_file, self._routing)
+        write_router_config(self.out / "router.json", router, [engine.spec for engine in self.engines])
         try:
             for engine in self.engines:
                 engine.start()
@@ -295,20 +296,3 @@ class Pair:
                 return bool(answer.status == 200)
         except OSError:
             return False
-
-    def _write_router_config(self) -> None:
-        config = {
-            "mode": self.mode,
-            "port": self._router_port,
-            "prefill": [asdict(_peer(self.prefill))],
-            "decode": [asdict(_peer(engine)) for engine in self.engines[1:]],
-            "traces": str(self.out / "traces"),
-            "fault_file": str(self.fault_file) if self.fault_file else None,
-            **self._routing,
-        }
-        (self.out / "router.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-def _peer(engine: Engine) -> Peer:
-    spec = engine.spec
-    return Peer(spec.id, spec.url, HOST, spec.side_channel_port, spec.tensor_parallel)

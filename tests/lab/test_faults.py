@@ -10,15 +10,9 @@ from typing import Any
 
 import pytest
 
+from lab.agent_faults import delay_post, delay_wire, fail_transfer
 from lab.errors import LabError
-from lab.fault_sites import (
-    delay_admission,
-    delay_model_execution,
-    delay_post,
-    delay_wire,
-    fail_transfer,
-    withhold_finished_reads,
-)
+from lab.fault_sites import delay_admission, delay_model_execution, withhold_finished_reads
 from lab.faults import SITES, Fault, FaultFile, write_faults
 from lab.stock_fixes import offer_once
 
@@ -42,7 +36,8 @@ class ManualTime:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
     manual = ManualTime()
-    monkeypatch.setattr("lab.fault_sites.time", manual)
+    for module in ("lab.fault_sites", "lab.agent_faults"):
+        monkeypatch.setattr(f"{module}.time", manual)
     return manual
 
 
