@@ -42,8 +42,9 @@ def align_clocks(session: Session) -> Aligned:
     messages = list_messages(engines, routers, session.query("messages"))
     relation = relate_clocks(messages, boots, choose_reference(engines, routers))
     return Aligned(
-        correct_engines(engines, relation),
-        correct(routers, relation, ROUTER_COLUMNS),
+        # The router join takes rows of equal identity by their place in time.
+        correct_engines(engines, relation).sort(pl.coalesce("p_start", "d_start"), "p_id", "d_id"),
+        correct(routers, relation, ROUTER_COLUMNS).sort("r_start", "r_trace"),
         correct_handshakes(handshakes, engines, relation),
         relation,
         messages,

@@ -96,7 +96,8 @@ def drop_unknown(budgets: pl.DataFrame) -> pl.DataFrame:
 
 def _doubt_ttft() -> pl.Expr:
     """The router's TTFT is read from one clock; that of the engines spans both if P had the request first."""
-    engine, crosses = pl.col("ttft_source") == "engine", (pl.col("p_start") <= pl.col("d_start")).fill_null(value=False)
+    engine, unknown = pl.col("ttft_source") == "engine", pl.col("doubt_pd") == UNKNOWN
+    crosses = (unknown | (pl.col("p_start") <= pl.col("d_start"))).fill_null(value=False)
     return pl.when(engine & crosses).then(pl.col("doubt_pd")).otherwise(0)
 
 

@@ -17,6 +17,8 @@ from .strip import FAR, MAX_DRIFT, Floats, Points, bound_at, find_robust
 
 MAX_JUMPS = 6
 """A clock that jumps more often than this in one window is looked at in shorter ones."""
+PARTS = 4
+"""Pieces that a window's bounds are stated in."""
 MAX_HALVINGS = 4
 """What even a sixteenth of a window does not explain has no bounds."""
 
@@ -82,7 +84,7 @@ def fit_window(points: Points, begin: float, end: float, halvings: int = MAX_HAL
     middle = (begin + end) / 2
     found = find_robust(points, middle)
     if found is not None:
-        return [_bound_piece(found[0], middle, begin, end)]
+        return _bound_parts(found[0], middle, begin, end)
     order = np.argsort(points.t, kind="stable")
     ordered = Points(points.t[order], points.value[order], points.is_upper[order])
     runs = find_runs(ordered, middle)
@@ -146,7 +148,7 @@ def _lay_out(points: Points, runs: list[tuple[int, int]], origin: float, begin: 
     at = begin
     for place, (_, behind) in enumerate(runs):
         until = end if place == len(runs) - 1 else float(points.t[behind - 1])
-        pieces.append(_bound_piece(polygons[place], origin, at, max(until, at)))
+        pieces += _bound_parts(polygons[place], origin, at, max(until, at))
         at = pieces[-1].end
         if place < len(runs) - 1:
             until = max(float(points.t[runs[place + 1][0]]), at)
@@ -160,6 +162,12 @@ def _lay_out(points: Points, runs: list[tuple[int, int]], origin: float, begin: 
             )  # fmt: skip
             at = until
     return pieces
+
+
+def _bound_parts(vertices: Floats, origin: float, begin: float, end: float) -> list[Piece]:
+    """Bound some parts of a window: the bounds are narrowest among the messages, and a piece knows its ends only."""
+    cuts = np.linspace(begin, end, PARTS + 1).tolist()
+    return [_bound_piece(vertices, origin, *ends) for ends in pairwise(cuts)]
 
 
 def _bound_piece(vertices: Floats, origin: float, begin: float, end: float) -> Piece:

@@ -19,6 +19,8 @@ MAX_WINDOWS = 16
 BINS = 128
 """Each window is cut into this many bins; of a bin the TIGHTEST messages each way are fitted, slower ones say less."""
 TIGHTEST = 3
+SMALL = 2000
+"""Fewer messages than this are cut nothing off at the ends: one in a thousand would be a large part of the run."""
 MARGIN_NS = 10e9
 """Bounds are stated for this long before the first and after the last message."""
 
@@ -89,15 +91,16 @@ def cut_windows(on_axis: pl.DataFrame) -> list[float]:
     if on_axis.is_empty():
         return [0.0, 1.0]
     low, high = (float(on_axis["t"].quantile(q, "nearest") or 0.0) for q in (0.001, 0.999))
+    if on_axis.height < SMALL:
+        low, high = (float(on_axis["t"].min() or 0.0), float(on_axis["t"].max() or 0.0))  # type: ignore[arg-type]
     reach = (high - low) * 0.01 + MARGIN_NS
     count = int(np.clip(np.ceil((high - low) / WINDOW_NS), 1, MAX_WINDOWS))
-    inner = np.linspace(low, high, count + 1)
-    return [low - reach, *inner[1:-1].tolist(), high + reach]
+    return [low - reach, *np.linspace(low, high + 1.0, count + 1).tolist(), high + reach]
 
 
 def _fit_pair(rows: pl.DataFrame, edges: list[float]) -> Pair:
     first, second = rows.row(0, named=True)["first"], rows.row(0, named=True)["second"]
-    width = (edges[-1] - edges[0]) / ((len(edges) - 1) * BINS)
+    width = (edges[-2] - edges[1]) / ((len(edges) - 3) * BINS) if len(edges) > 3 else edges[-1] - edges[0]
     kept = (
         rows.with_columns(bin=((pl.col("t") - edges[0]) / width).floor())
         .sort("delay")

@@ -1,4 +1,4 @@
-"""The published bounds hold the true difference of clocks: random offsets, drifts, delays and routes, jumps, wrong orders."""
+"""The published bounds hold the true difference of clocks, whatever offsets, drifts, delays, routes and jumps."""
 
 import itertools
 import random
@@ -44,7 +44,9 @@ def test_true_offset_is_inside_the_interval(capsys):
             pairs += 1
     with capsys.disabled():
         middle, worst = np.median(widths) / MS, np.max(widths) / MS
-        print(f"\nclocks: {inside} of {pairs} pairs inside; width {middle:.2f} ms at the median, {worst:.1f} ms at most")
+        print(
+            f"\nclocks: {inside} of {pairs} pairs inside; width {middle:.2f} ms at the median, {worst:.1f} ms at most"
+        )
     assert inside >= 0.99 * pairs
     assert np.median(widths) < 10 * MS
 
@@ -85,7 +87,7 @@ def test_one_way_alone_is_unknown_and_a_circle_of_one_ways_is_not():
             assert -np.inf < low <= true <= high < np.inf
 
 
-@pytest.mark.parametrize("seed", (0, 3, 5, 7))
+@pytest.mark.parametrize("seed", [0, 3, 5, 7])
 def test_a_jump_is_found_and_not_averaged(seed):
     """A clock steps by 30 to 400 ms; two wrong orders besides do not hide it. Bounds hold before, at and after it."""
     draw = random.Random(seed)
@@ -123,7 +125,7 @@ def test_few_impossible_orders_are_counted_and_change_nothing(seed):
 
 
 def test_clocks_that_fail_the_drift_bound_get_no_narrow_interval():
-    """A clock that runs 2,000 ppm off breaks the assumption: that shows (jumps, impossible orders), it is not smoothed."""
+    """A clock that runs 2,000 ppm off breaks the assumption: that shows as jumps or wrong orders, unsmoothed."""
     draw = random.Random(9)
     a, b = FakeClock("A"), FakeClock("B", 0, 2000e-6)
     mail = Mail(draw)
