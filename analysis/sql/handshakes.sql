@@ -1,22 +1,14 @@
 -- Time that a rank spent in handshakes with one peer: disjoint intervals in time order, with the handshake time before
 -- each, so that the time inside any [a, b] is one subtraction of two look-ups. Times in ns on the re-based clock.
 WITH
-    /* parts/clock_bases.sql */ AS bases,
+    /* parts/shifts.sql */ AS shifts,
     spans AS (
         SELECT
-            ResourceAttributes['service.instance.id'] AS engine,
-            SpanAttributes['kv_transfer.peer_engine_id'] AS peer,
-            SpanAttributes['kv_transfer.rank'] AS rank,
-            toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix,
-            if(unix = 0, 0, toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) - unix
-                - bases[ResourceAttributes['kvlens.clock.boot_id']]) AS shift,
-            toUnixTimestamp64Nano(Timestamp) + shift AS begin,
-            begin + toInt64(Duration) AS finish
-        FROM {table:Identifier}
-        WHERE ScopeName = 'kvlens' AND SpanName = 'handshake'
-            AND Timestamp >= toDateTime64('2001-01-01 00:00:00', 9, 'UTC')
-            AND Timestamp < toDateTime64('2100-01-01 00:00:00', 9, 'UTC')
-            AND Duration <= 604800000000000
+            toString(engine) AS engine, toString(peer) AS peer, toString(rank) AS rank,
+            own_begin + transform(process, shifts.1, shifts.2, toInt64(0)) AS begin,
+            begin + took AS finish
+        FROM /* parts/spans.sql */
+        WHERE name = 'handshake'
     ),
     islands AS (
         SELECT engine, peer, rank, min(begin) AS begin, max(finish) AS finish

@@ -6,30 +6,25 @@
 -- poster's own poll sees the transfer done (a real READ was seen "in progress" 0.4 ms after P had the notification).
 -- Of several ranks the earliest of either end is taken: that receipt followed its own sending, hence the earliest one.
 WITH
-    /* parts/clock_bases.sql */ AS bases,
+    /* parts/shifts.sql */ AS shifts,
     spans AS (
         SELECT
-            SpanName AS name,
-            ResourceAttributes['kvlens.clock.boot_id'] AS boot,
-            toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix,
-            if(unix = 0, 0, toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) - unix - bases[boot]) AS shift,
-            toUnixTimestamp64Nano(Timestamp) + shift AS begin,
-            begin + toInt64(Duration) AS finish,
-            SpanName IN ('post', 'pairing') AS is_poster,
-            if(is_poster, SpanAttributes['kv_transfer.peer_request_id'], SpanAttributes['kv_transfer.request_id']) AS id,
-            SpanAttributes['kv_transfer.outcome'] AS outcome,
-            nullIf(toInt64OrZero(SpanAttributes['kv_transfer.registration_seen_ns']), 0) + shift AS registration_seen
-        FROM {table:Identifier}
-        WHERE ScopeName = 'kvlens' AND SpanName IN ('post', 'pairing', 'notification', 'registration.send', 'lease')
-            AND Timestamp >= toDateTime64('2001-01-01 00:00:00', 9, 'UTC')
-            AND Timestamp < toDateTime64('2100-01-01 00:00:00', 9, 'UTC')
-            AND Duration <= 604800000000000
-            AND unix > 0 AND boot != '' AND id != ''
-            AND NOT startsWith(SpanAttributes['kv_transfer.request_key'], 'warmup-')
+            name, boot,
+            transform(process, shifts.1, shifts.2, toInt64(0)) AS shift,
+            own_begin + shift AS begin,
+            begin + took AS finish,
+            name IN ('post', 'pairing') AS is_poster,
+            if(is_poster, peer_id, id) AS met_id,
+            cityHash64(met_id) AS met,
+            outcome,
+            if(registration_seen_at = 0, NULL, registration_seen_at + shift) AS registration_seen
+        FROM /* parts/spans.sql */
+        WHERE name IN ('post', 'pairing', 'notification', 'registration.send', 'lease')
+            AND unix > 0 AND boot != '' AND met_id != ''
     ),
     transfers AS (
         SELECT
-            anyIf(boot, is_poster) AS poster, anyIf(boot, NOT is_poster) AS other,
+            anyIf(toString(boot), is_poster) AS poster, anyIf(toString(boot), NOT is_poster) AS other,
             minOrNullIf(begin, name = 'post') AS posted,
             minOrNullIf(begin, name = 'notification') AS notified,
             minOrNullIf(finish, name = 'lease' AND outcome IN ('read', 'received')) AS released,
@@ -37,7 +32,7 @@ WITH
             minOrNullIf(registration_seen, name = 'pairing') AS registered,
             minOrNullIf(begin, name = 'lease' AND outcome IN ('read', 'received')) AS leased
         FROM spans
-        GROUP BY id
+        GROUP BY met
         -- One boot on each side, two boots in all.
         HAVING uniqExactIf(boot, is_poster) = 1 AND uniqExactIf(boot, NOT is_poster) = 1 AND poster != other
     )
