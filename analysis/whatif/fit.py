@@ -11,8 +11,8 @@ from scipy.optimize import nnls
 Floats = NDArray[np.float64]
 
 SLOWDOWNS = np.arange(0.0, 3.01, 0.05)
-MIN_GAIN = 0.2
-"""A slowdown is told when it explains the steps better than none by this share of their deviation."""
+MIN_EACH = 5
+"""Steps needed with the other engine at work, and as many without, to tell what it costs."""
 ROUNDS = 8
 
 
@@ -28,16 +28,19 @@ class Fit:
 def fit_costs(columns: Floats, seconds: Floats, overlap: Floats, slowdown: float | None = None) -> Fit:
     """Fit seconds = (columns @ costs) * (1 + slowdown * overlap), costs >= 0, relative errors, outliers weighted down.
 
-    slowdown: taken as given; None searches it, and leaves it None where it explains little (MIN_GAIN): an engine that
-    was always awake beside the other one shows no difference.
+    slowdown: taken as given; None searches it, and leaves it None where the steps cannot tell (can_tell).
     """
     if slowdown is not None:
         return _fit_stretched(columns, seconds, overlap, slowdown)
-    fits = [_fit_stretched(columns, seconds, overlap, float(value)) for value in SLOWDOWNS]
-    best = min(fits, key=_deviate)
-    if _deviate(best) > (1 - MIN_GAIN) * _deviate(fits[0]):
-        return Fit(fits[0].costs, None, fits[0].ratios)
-    return best
+    if not can_tell(overlap):
+        fit = _fit_stretched(columns, seconds, overlap, 0.0)
+        return Fit(fit.costs, None, fit.ratios)
+    return min((_fit_stretched(columns, seconds, overlap, float(value)) for value in SLOWDOWNS), key=_deviate)
+
+
+def can_tell(overlap: Floats) -> bool:
+    """Whether steps with and without the other engine at work are there to compare."""
+    return bool((overlap > 0.7).sum() >= MIN_EACH and (overlap < 0.3).sum() >= MIN_EACH)
 
 
 def _deviate(fit: Fit) -> float:

@@ -169,12 +169,11 @@ def add_in_flight(budgets: pl.DataFrame) -> pl.DataFrame:
 def find_ranges(requests: pl.DataFrame, after: Sequence[Replay]) -> dict[str, dict[str, tuple[float, float]]]:
     """Lowest and highest p50, p90 and p99 of the prediction, when each single replay of the other one is taken."""
     ranges: dict[str, dict[str, tuple[float, float]]] = {kind: {} for kind in KINDS}
-    base = requests.select("index", *(f"recorded_{kind}" for kind in KINDS), *(f"own_{kind}" for kind in KINDS))
     for kind in KINDS:
+        base = requests.select("index", f"recorded_{kind}", f"own_{kind}", f"other_least_{kind}")
+        change = pl.col(f"recorded_{kind}") + pl.col(kind) - pl.col(f"own_{kind}")
         singles = [
-            base.join(one.requests, on="index").select(
-                pl.max_horizontal(pl.col(f"recorded_{kind}") + pl.col(kind) - pl.col(f"own_{kind}"), 0.0).alias("value")
-            )["value"]
+            base.join(one.requests, on="index").select(pl.max_horizontal(change, f"other_least_{kind}")).to_series()
             for one in after
         ]
         for name, part in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):

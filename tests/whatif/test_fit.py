@@ -25,9 +25,9 @@ def test_costs_and_slowdown_are_found_through_outliers(slowdown):
     assert fit.costs @ [1, 1000] == pytest.approx(0.21, rel=0.08)
 
 
-def test_no_slowdown_is_told_where_there_is_none():
+def test_no_slowdown_is_found_where_there_is_none():
     fit = fit_costs(*make_steps(0.0))
-    assert fit.slowdown is None
+    assert fit.slowdown <= 0.1
     assert fit.costs @ [1, 1000] == pytest.approx(0.21, rel=0.08)
 
 
