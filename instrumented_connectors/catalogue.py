@@ -66,6 +66,7 @@ PROCESS_SPANS = frozenset({STEP_BATCH, STEP_SLOW, THREADS_SAMPLE})
 _USAGE = (
     Attribute("block_ns", "ns", "blocks x nanoseconds while the request ran; what `lease` spans cover is not in it"),
     Attribute("blocks_peak", "blocks", "most blocks at a time"),
+    Attribute("blocks_kept", "blocks", "kept when it ended: a `lease` span follows, unless the engine dies before"),
     Attribute("block_size", "tokens", "tokens per block"),
 )
 

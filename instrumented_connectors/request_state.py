@@ -59,6 +59,7 @@ class RequestState:
     computed: int = 0
     steps: int = 0
     finish: tuple[int, str, int] | None = None  # monotonic ns, status, output tokens
+    kept: int = 0
     usage: BlockUsage = field(default_factory=BlockUsage)
 
     @property

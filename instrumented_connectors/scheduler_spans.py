@@ -209,7 +209,10 @@ class SchedulerSpans:
         if held:
             is_prefill = state is None or state.is_prefill
             reason = FINISHED_AWAITING_TRANSFER if is_prefill else AWAITING_NEXT_TURN
-            self._leases.open(request_id, reason, at, (state.usage.blocks if state is not None else 0) or blocks)
+            kept = (state.usage.blocks if state is not None else 0) or blocks
+            self._leases.open(request_id, reason, at, kept)
+            if state is not None:
+                state.kept = kept
         elif state is not None and state.awaits_receive:
             self._leases.abort(request_id, at)
         if state is None:
@@ -230,7 +233,8 @@ class SchedulerSpans:
         at, status, output_tokens = state.finish
         common: dict[str, str | int | None] = {
             "prompt_tokens": state.prompt_tokens, "finish_reason": status, "block_ns": state.usage.block_ns,
-            "blocks_peak": state.usage.peak, "block_size": self._leases.terms.block_size,
+            "blocks_peak": state.usage.peak, "blocks_kept": state.kept or None,
+            "block_size": self._leases.terms.block_size,
         }  # fmt: skip
         if state.is_prefill:
             if state.scheduled is not None:

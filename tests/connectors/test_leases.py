@@ -112,7 +112,7 @@ def test_p_keeps_its_blocks_until_d_has_read_them() -> None:
     assert (lease["reason"], lease["blocks"], lease["ttl_ns"]) == ("finished_awaiting_transfer", 10, TERMS.lease_ns)
     assert (lease["outcome"], lease["heartbeats"], lease["last_heartbeat_ns"]) == ("read", 2, seen)
     root = sink.named("prefill")[0]
-    assert (root["block_ns"], root["blocks_peak"]) == ((10 * 4 + 9 * 10) * MS, 10)
+    assert (root["block_ns"], root["blocks_peak"], root["blocks_kept"]) == ((10 * 4 + 9 * 10) * MS, 10, 10)
 
 
 @pytest.mark.parametrize(("reason", "is_error"), [("finished_awaiting_transfer", True), ("awaiting_next_turn", False)])
