@@ -10,10 +10,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from ..segments import SEGMENTS
+from ..segments import PULL_CHAIN, PUSH_CHAIN, SEGMENTS
 from .relation import Relation
 
 SIDES = {"rp": ("r", "p"), "rd": ("r", "d"), "pd": ("p", "d")}
+MEETING = ("pairing", "decode_admission", "registration")
+_DOUBTS = [f"doubt_{pair}" for pair in SIDES]
 UNKNOWN = -1
 """Stands for a doubt without bound: the clocks are not related."""
 
@@ -65,10 +67,11 @@ def carry_doubts(budgets: pl.DataFrame) -> pl.DataFrame:
     """Add unc_<segment> (ns), ttft_doubt (ns), clock_doubt (ns, the request's largest) and unknown (list of segments).
 
     budgets: rows of budget.build_budgets with the columns of add_doubts. The landing's uncertainty goes to the two
-    segments that it separates; a segment across unrelated clocks becomes NULL and its time goes to the residual.
+    segments that it separates, and so does a milestone's move where clocks disagree; a segment across unrelated clocks
+    becomes NULL and its time goes to the residual.
     """
     doubts = _list_doubts()
-    landing = pl.col("uncertainty_ns").fill_null(0)
+    landing, moves = pl.col("uncertainty_ns").fill_null(0), _list_moves(budgets)
     zero = pl.lit(0, pl.Int64)
     frame = budgets.with_columns(
         pl.when(pl.col(f"seg_{name}").is_not_null()).then(doubts.get(name, zero)).alias(f"unc_{name}")
@@ -81,7 +84,7 @@ def carry_doubts(budgets: pl.DataFrame) -> pl.DataFrame:
         f"seg_{name}": pl.when(~test).then(pl.col(f"seg_{name}")) for name, test in unknown.items()
     }).with_columns(
         (pl.when(pl.col(f"seg_{name}").is_not_null()).then(
-            pl.col(f"unc_{name}") + (landing if name in ("wire", "completion_lag") else 0)
+            pl.col(f"unc_{name}") + moves.get(name, zero) + (landing if name in ("wire", "completion_lag") else 0)
         )).alias(f"unc_{name}")
         for name in SEGMENTS
     )  # fmt: skip
@@ -92,6 +95,22 @@ def carry_doubts(budgets: pl.DataFrame) -> pl.DataFrame:
 def drop_unknown(budgets: pl.DataFrame) -> pl.DataFrame:
     """Drop the requests whose TTFT would be measured between unrelated clocks."""
     return budgets.filter(pl.col("ttft_doubt") != UNKNOWN)
+
+
+def _list_moves(budgets: pl.DataFrame) -> dict[str, pl.Expr]:
+    """Of each segment: how far its ends were moved by the budget because clocks disagree (ns)."""
+    if not (budgets["disorder"] > 0).any() or not (budgets.select(pl.max_horizontal(_DOUBTS).max()).item() or 0):
+        return {}
+    moves: dict[str, pl.Expr] = {}
+    for chain, mode in ((PUSH_CHAIN, pl.col("mode") == "push"), (PULL_CHAIN, pl.col("mode") != "push")):
+        before = zero = pl.lit(0, pl.Int64)
+        for segment, milestone in chain:
+            at, raw = f"at_{milestone}", milestone
+            here = (pl.col(at) - pl.col(raw)).abs().fill_null(0) if {at, raw} <= {*budgets.columns} else zero
+            for name in MEETING if segment == "meeting" else (segment,):
+                moves[name] = moves.get(name, pl.lit(0, pl.Int64)) + pl.when(mode).then(before + here).otherwise(0)
+            before = here
+    return moves
 
 
 def _doubt_ttft() -> pl.Expr:

@@ -33,7 +33,9 @@ def list_messages(engines: pl.DataFrame, routers: pl.DataFrame, transfers: pl.Da
     engines, routers, transfers: rows of sql/milestones.sql, sql/routers.sql and sql/messages.sql.
     Returns kind, sender, receiver (boot ids), sent and received (Unix ns, each on its own clock).
     """
-    joined = join_exact(engines, routers)
+    # A router that does not say when D's first token came says when it went on to the client.
+    seen = pl.coalesce("r_decode_first", "r_first_byte")
+    joined = join_exact(engines, routers.with_columns(r_decode_first=seen))
     both = engines.filter(pl.col("p_id").is_not_null(), pl.col("d_id").is_not_null())
     parts = [_take(joined, ends) for ends in ROUTED]
     parts += [_take(both.filter(pl.col("mode") != "push"), ends) for ends in HANDED]
