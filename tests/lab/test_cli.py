@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from lab.cli import lab, parse_faults
 from lab.errors import LabError
 from lab.faults import Fault, FaultFile, write_faults
 from lab.manifest import make_manifest, write_manifest
+from lab.options import make_pair_settings, make_workload
 from lab.run import Pair
 
 
@@ -86,3 +88,46 @@ def test_manifest_names_the_conditions(tmp_path: Path) -> None:
     assert manifest["model"]["name"] == "qwen3-1"
     assert manifest["workloads"] == [{"a": 1}]
     assert manifest["routing"] == {"policy": "round-robin"}
+
+
+def parse(command: str, *arguments: str) -> dict[str, object]:
+    """Return what a command's function would be called with."""
+    return dict(lab.commands[command].make_context(command, list(arguments)).params)
+
+
+def test_options_become_workload_and_pair() -> None:
+    options = parse(
+        "run", "--mode", "bidirectional", "--retention", "8", "--threshold", "0", "--history", "sound, paused",
+        "--gap", "2", "--gaps", "lognormal", "--stale", "drop", "--no-sticky", "--extra-config", '{"num_threads": 2}',
+    )  # fmt: skip
+    for name in ("warmup", "faults", "efa", "efa_root"):
+        options.pop(name)
+    workload, rest = make_workload(options)
+    assert (workload.turns, workload.history, workload.think_s, workload.gaps) == (
+        2,
+        ("sound", "paused"),
+        2,
+        "lognormal",
+    )
+    # A pause is longer than D keeps the blocks.
+    assert workload.pause_s == 10
+    settings = make_pair_settings(rest)
+    assert settings["extra_config"] == {
+        "decoder_kv_blocks_ttl": 8, "kv_recompute_threshold": 0, "num_threads": 2
+    }  # fmt: skip
+    assert settings["conversations"] == {"stale": "drop", "edited": "trust", "sticky": False}
+    assert "retention" not in settings
+
+
+def test_defaults_leave_vllms_own_retention_and_threshold() -> None:
+    settings = make_pair_settings(parse("up"))
+    settings.pop("as_json")
+    settings.pop("warmup")
+    assert settings["extra_config"] == {}
+    accepted = set(inspect.signature(Pair).parameters) | {"port"}
+    assert set(settings) <= accepted
+
+
+@pytest.mark.parametrize("arguments", [("--history", "sound,forged"), ("--gaps", "often"), ("--retention", "0")])
+def test_conversations_that_cannot_be_meant_are_refused(arguments: tuple[str, ...]) -> None:
+    assert invoke("run", *arguments)[0] == 2
