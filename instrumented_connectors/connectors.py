@@ -10,7 +10,8 @@ from .agent import CurrentRequest, wrap_agent
 from .decide import Policy
 from .guard import guard
 from .keep_hints import make_scheduler_lens, make_worker_lens
-from .prefix_digest import NullPrefixGiver, PrefixGiver, make_key
+from .prefix_digest import make_key
+from .prefix_giver import NullPrefixGiver, PrefixGiver
 from .probes import install_probes
 from .runtime import EngineIdentity, Runtime, get_runtime
 from .scheduler_lens import NullSchedulerLens
@@ -44,7 +45,7 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         # Chosen once: the null lenses are replaced only when every required seam is there.
         self._scheduler_lens: NullSchedulerLens = NullSchedulerLens()
         self._worker_lens: NullWorkerLens = NullWorkerLens()
-        self._prefix = NullPrefixGiver()
+        self._prefix: NullPrefixGiver = NullPrefixGiver()
         self._runtime: Runtime | None = None
         threads_before = list_thread_ids()
         super().__init__(vllm_config, role, kv_cache_config)
@@ -91,7 +92,9 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
         if is_on and runtime.settings.prefix_digest:
             key = runtime.decisions.prefix_key = make_key(runtime.settings.prefix_key)
             if identity.role != "prefill":
-                self._prefix = PrefixGiver(int(vllm_config.cache_config.block_size), key)
+                size = int(vllm_config.cache_config.block_size)
+                self._prefix = giver = PrefixGiver(runtime.recorder, size, key, runtime.settings.max_requests)
+                runtime.add_builder(giver)
 
     def _attach_worker(self, identity: EngineIdentity, settings: Settings) -> None:
         lacking = compat.missing(self.connector_worker.nixl_wrapper, compat.REQUIRED_AGENT)
@@ -113,6 +116,7 @@ class InstrumentedMixin(_Stock):  # type: ignore[misc]
 
     def on_new_request(self, request: Any) -> None:
         self._scheduler_lens.arrived(request)
+        self._prefix.arrived(request)
         super().on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:

@@ -29,6 +29,8 @@ OFFER = 11
 # [{engine_id: (its monotonic clock less ours in ns | None, its KV-cache blocks | None)}], from this engine's workers
 PEERS = 12
 
+PROMPT = 13  # request_id, the prompt's tokens: they are hashed in this process and go no further
+
 VERDICTS = 10  # {request_id: why it is kept | None: dropped}, the scheduler's verdicts for its workers
 
 # Worker side.

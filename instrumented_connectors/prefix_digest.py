@@ -18,9 +18,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
-
-from .guard import guarded
+from typing import Any, NamedTuple
 
 PARAMETER = "kvlens_prefix"
 VERSION = 1
@@ -56,32 +54,59 @@ def make_key(secret: str | None) -> bytes:
     return blake2b((secret or "").encode() or _FIXED_KEY, digest_size=32, person=b"kvlens-prefix").digest()
 
 
-def hash_blocks(tokens: Sequence[int], block_size: int, salt: bytes, key: bytes) -> tuple[bytes, bytes]:
-    """Return the digests of all full blocks (4 bytes each), and that of the rest (a byte per token, 4 at most)."""
+def hash_blocks(tokens: Sequence[int], block_size: int, state: bytes, key: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the digests of all full blocks (4 bytes each), the state after them, and the digest of the rest.
+
+    Args:
+        tokens: what comes after `state`.
+        block_size: tokens per block.
+        state: of the chain so far; the salt at its begin.
+        key: see `make_key`.
+    """
     packed = array("I", tokens)
     if sys.byteorder == "big":
         packed.byteswap()
     raw, step = packed.tobytes(), packed.itemsize * block_size
     keyed = blake2b(digest_size=_STATE, key=key)
-    state, digests = salt, bytearray()
-    for start in range(0, len(raw), step):
+    digests = bytearray()
+    whole = len(raw) - len(raw) % step
+    for start in range(0, whole, step):
         block = keyed.copy()
         block.update(state + raw[start : start + step])
         state = block.digest()
         digests += state[:SIZE]
     rest = len(tokens) % block_size
     if not rest:
-        return bytes(digests), b""
-    return bytes(digests[:-SIZE]), bytes(digests[-SIZE:])[:rest]
+        return bytes(digests), state, b""
+    keyed.update(state + raw[whole:])
+    return bytes(digests), state, keyed.digest()[: min(SIZE, rest)]
 
 
-def describe_prefix(tokens: Sequence[int], block_size: int, key: bytes) -> dict[str, Any]:
-    """Return what D hands out for a sequence."""
-    salt = os.urandom(_SALT)
-    digests, tail = hash_blocks(tokens, block_size, salt, key)
+class Begun(NamedTuple):
+    """A chain over the first tokens of a sequence: how many (whole blocks), salt, their digests, state after them."""
+
+    tokens: int
+    salt: bytes
+    digests: bytes
+    state: bytes
+
+
+def begin_chain(tokens: Sequence[int], block_size: int, key: bytes) -> Begun:
+    """Return the chain over the full blocks of a sequence that will grow."""
+    whole, salt = len(tokens) - len(tokens) % block_size, os.urandom(_SALT)
+    digests, state, _ = hash_blocks(tokens[:whole], block_size, salt, key)
+    return Begun(whole, salt, digests, state)
+
+
+def describe_prefix(tokens: Sequence[int], block_size: int, key: bytes, begun: Begun | None = None) -> dict[str, Any]:
+    """Return what D hands out for a sequence, of whose first blocks the chain may be there already."""
+    if begun is None or begun.tokens > len(tokens):
+        salt = os.urandom(_SALT)
+        begun = Begun(0, salt, b"", salt)
+    digests, _, tail = hash_blocks(tokens[begun.tokens :], block_size, begun.state, key)
     answer: dict[str, Any] = {
-        "v": VERSION, "block_size": block_size, "digest": b64encode(digests).decode(), "salt": salt.hex(),
-        "check": _check_of(salt, key),
+        "v": VERSION, "block_size": block_size, "digest": b64encode(begun.digests + digests).decode(),
+        "salt": begun.salt.hex(), "check": _check_of(begun.salt, key),
     }  # fmt: skip
     if tail:
         answer |= {"tail": b64encode(tail).decode(), "tail_tokens": len(tokens) % block_size}
@@ -117,7 +142,7 @@ def compare_prefix(
     blocks = min(len(theirs.digests) // SIZE, max(0, held) // size)
     has_tail = blocks * SIZE == len(theirs.digests) and 0 < theirs.tail_tokens <= held - blocks * size
     compared = tokens[: blocks * size + (theirs.tail_tokens if has_tail else 0)]
-    ours, tail = hash_blocks(compared, size, theirs.salt, key)
+    ours, _, tail = hash_blocks(compared, size, theirs.salt, key)
     for block in range(blocks):
         place = slice(block * SIZE, (block + 1) * SIZE)
         if ours[place] != theirs.digests[place]:
@@ -155,34 +180,3 @@ class _Handed:
         if len(digests) % SIZE or len(tail) != min(SIZE, tail_tokens) or not 0 <= tail_tokens < size:
             raise ValueError("length")
         return cls(size, digests, bytes.fromhex(prefix["salt"]), prefix["check"], tail, tail_tokens)
-
-
-class NullPrefixGiver:
-    """Hands out nothing: the choice on engines that keep no blocks for a next turn."""
-
-    def give(self, request: Any, result: Any) -> None: ...
-
-
-class PrefixGiver(NullPrefixGiver):
-    """Adds the digest to the transfer parameters of a decoder that keeps its blocks.
-
-    Runs on the scheduler's thread, since the answer leaves with the request's last output: about a microsecond per
-    block and 20 ns per token, see `benchmarks/prefix_digest.py`.
-
-    Args:
-        block_size: tokens per KV-cache block.
-        key: see `make_key`.
-    """
-
-    def __init__(self, block_size: int, key: bytes) -> None:
-        self._block_size = block_size
-        self._key = key
-
-    @guarded
-    def give(self, request: Any, result: Any) -> None:
-        """Extend the answer; whatever fails leaves it as the stock connector made it."""
-        held, answer = result
-        # Only a decoder's answer asks the next turn's prefill to decode remotely.
-        if held and isinstance(answer, dict) and answer.get("do_remote_decode"):
-            tokens = request.all_token_ids[: request.num_computed_tokens]
-            answer[PARAMETER] = describe_prefix(tokens, self._block_size, self._key)

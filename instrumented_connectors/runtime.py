@@ -15,7 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.util.types import AttributeValue
 
 from . import catalogue
-from .assembler import Assembler
+from .assembler import Assembler, SpanBuilder
 from .clock import Clock
 from .compat import distribution_version, vllm_version
 from .decisions import DecisionSpans
@@ -23,7 +23,7 @@ from .guard import guard
 from .leases import LeaseLedger
 from .metrics.collect import Collector
 from .metrics.facts import Cause
-from .metrics.own import Increments, Total, read_queues, read_sampling, read_spans, read_totals
+from .metrics.own import Evicting, Increments, Total, read_queues, read_sampling, read_spans, read_totals
 from .pipeline import Pipeline, build_pipeline
 from .recorder import Recorder
 from .request_spans import RequestEmitter
@@ -99,6 +99,7 @@ class Runtime:
         self.assembler.add(self.steps)
         self.assembler.add(self.threads)
         self.assembler.after_drain = self._after_drain
+        self._builders: list[Evicting] = [self.transfers, self._scheduler, self.decisions, self.leases, self.steps]
         self.metrics.own = self._make_own_figures(factory)
         if self.sinks.sampler is not None:
             self.assembler.add(self.sinks.sampler)
@@ -112,6 +113,11 @@ class Runtime:
         """Verdicts of this process's sampler, None when every request is taken."""
         return self.sinks.sampler.outbox if self.sinks.sampler is not None else None
 
+    def add_builder(self, builder: SpanBuilder) -> None:
+        """Dispatch events to one more builder, and count what it gives up."""
+        self.assembler.add(builder)
+        self._builders.append(builder)
+
     def _after_drain(self) -> None:
         self.metrics.publish()
         with guard("runtime.steps"):
@@ -120,10 +126,9 @@ class Runtime:
             self.threads.tick(now)
 
     def _make_own_figures(self, factory: SpanFactory) -> Callable[[], Iterator[Total]]:
-        builders = (self.transfers, self._scheduler, self.decisions, self.leases, self.steps)
         increments = Increments(
             lambda: chain(
-                read_totals(self.metrics.process, self.recorder, self.assembler, factory, builders),
+                read_totals(self.metrics.process, self.recorder, self.assembler, factory, self._builders),
                 read_spans(self.metrics.process, self.pipeline),
                 read_sampling(self.metrics.process, self.sinks),
             )

@@ -27,7 +27,9 @@ class _Factory(Protocol):
     emitted: int
 
 
-class _Builder(Protocol):
+class Evicting(Protocol):
+    """Gives up the oldest when there are too many, and counts them."""
+
     evicted: int
 
 
@@ -36,7 +38,7 @@ def read_totals(
     recorder: _Recorder,
     assembler: _Assembler,
     factory: _Factory,
-    builders: Sequence[_Builder],
+    builders: Sequence[Evicting],
 ) -> Iterator[Total]:
     """Yield this process's totals since its start."""
     yield table.EVENTS, (process, "recorded"), recorder.recorded

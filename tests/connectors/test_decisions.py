@@ -303,6 +303,18 @@ def test_a_request_that_fails_with_its_fetch_was_not_recomputed() -> None:
     assert span["reason"] == "fetch_failed"
 
 
+def test_a_request_that_vllm_ends_before_it_says_so_has_failed_too() -> None:
+    """With `kv_load_failure_policy` fail, the failed request ends without a word about its blocks."""
+    ended = (FINISH, 9, P_ID, "finished_error", 0, 0, 8, False)
+    engine = Engine()
+    engine.feed(*arrive(OFFERED), *schedule(external=256)[:3], ended)
+    assert (engine.decision["decision"], engine.decision["reason"]) == ("fetch", "fetch_failed")
+    engine = Engine()
+    late = {**OFFERED, "remote_blocks_expiry_time": 1.0}
+    engine.feed((PEERS, 0, [{"D0": (0, 1000)}]), *arrive(late), *schedule(external=256)[:3], ended)
+    assert engine.decision["reason"] == "expired"
+
+
 def test_another_engine_at_that_address_is_a_foreign_one() -> None:
     validation, decision = run_both([
         (HANDSHAKE, 4, 5 * MS, "D0", "engine_id_mismatch", False),

@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
-from instrumented_connectors import guard
+from instrumented_connectors import events, guard
 from instrumented_connectors.prefix_digest import (
     PARAMETER,
     UNCOMPARED,
-    PrefixGiver,
     PrefixMatch,
+    begin_chain,
     compare_prefix,
     describe_prefix,
     make_key,
 )  # fmt: skip
+from instrumented_connectors.prefix_giver import PrefixGiver
+from instrumented_connectors.recorder import Recorder
 
 KEY = make_key(None)
 BLOCK = 32
@@ -106,29 +108,66 @@ def test_no_token_is_handed_out() -> None:
     assert len({same[place : place + 4] for place in range(0, 16, 4)}) == 4
 
 
+@pytest.mark.parametrize("first", [0, 5, BLOCK, 3 * BLOCK + 9, len(HELD)])
+def test_a_chain_begun_with_the_prompt_ends_as_one_made_at_once(first: int) -> None:
+    begun = begin_chain(HELD[:first], BLOCK, KEY)
+    assert begun.tokens == first - first % BLOCK
+    assert compare([*HELD, 1], describe_prefix(HELD, BLOCK, KEY, begun)) == PrefixMatch("yes", 10)
+    # More of the prompt than has KV (an aborted decode): made anew.
+    short = describe_prefix(HELD[:20], BLOCK, KEY, begun)
+    assert compare(HELD, short, remote=20) == PrefixMatch("yes", 0)
+
+
+def make_giver(recorder: Recorder | None = None, limit: int = 10) -> PrefixGiver:
+    return PrefixGiver(Recorder(100) if recorder is None else recorder, BLOCK, KEY, limit)
+
+
 def give(request: Any, result: Any) -> Any:
-    PrefixGiver(BLOCK, KEY).give(request, result)
+    make_giver().give(request, result)
     return result
 
 
+REQUEST = SimpleNamespace(
+    request_id="r", all_token_ids=[*HELD, 3], num_computed_tokens=len(HELD), prompt_token_ids=HELD[:200],
+    kv_transfer_params={"do_remote_prefill": True},
+)  # fmt: skip
+
+
 def test_a_decoder_gives_it_with_the_blocks_that_it_keeps_and_only_then() -> None:
-    request = SimpleNamespace(all_token_ids=[*HELD, 3], num_computed_tokens=len(HELD))
     stock = {"do_remote_decode": True, "do_remote_prefill": False, "remote_block_ids": [[1]]}
-    _, answer = give(request, (True, dict(stock)))
+    _, answer = give(REQUEST, (True, dict(stock)))
     assert {key: value for key, value in answer.items() if key != PARAMETER} == stock
     # The last sampled token has no KV yet.
     assert compare_prefix(answer[PARAMETER], [*HELD, 4], len(HELD), KEY) == PrefixMatch("yes", 10)
-    assert give(request, (False, None)) == (False, None)
+    assert give(REQUEST, (False, None)) == (False, None)
     prefill = {"do_remote_prefill": True, "do_remote_decode": False}
-    assert give(request, (True, dict(prefill))) == (True, prefill)
+    assert give(REQUEST, (True, dict(prefill))) == (True, prefill)
+
+
+def test_the_prompt_is_hashed_in_the_background_and_forgotten() -> None:
+    recorder = Recorder(100)
+    giver = make_giver(recorder, limit=2)
+    for name in ("a", "b", "r"):
+        giver.arrived(SimpleNamespace(**{**vars(REQUEST), "request_id": name}))
+    # A request that isn't a hand-over keeps nothing.
+    giver.arrived(SimpleNamespace(**{**vars(REQUEST), "kv_transfer_params": None}))
+    recorded = recorder.drain()
+    assert [event[2] for event in recorded] == ["a", "b", "r"]
+    for event in recorded:
+        giver.handlers[events.PROMPT](event)
+    assert giver.evicted == 1
+    answer = {"do_remote_decode": True}
+    giver.give(REQUEST, (True, answer))
+    assert compare_prefix(answer[PARAMETER], [*HELD, 4], len(HELD), KEY) == PrefixMatch("yes", 10)
+    assert list(giver._begun) == ["b"]
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        SimpleNamespace(), SimpleNamespace(all_token_ids=None, num_computed_tokens=4),
-        SimpleNamespace(all_token_ids=[-1, 1 << 40], num_computed_tokens=2),
-        SimpleNamespace(all_token_ids=["a"], num_computed_tokens=1),
+        SimpleNamespace(), SimpleNamespace(request_id="r", all_token_ids=None, num_computed_tokens=4),
+        SimpleNamespace(request_id="r", all_token_ids=[-1, 1 << 40], num_computed_tokens=2),
+        SimpleNamespace(request_id="r", all_token_ids=["a"], num_computed_tokens=1),
     ],
 )  # fmt: skip
 def test_whatever_fails_leaves_the_stock_answer(request_: Any, monkeypatch: pytest.MonkeyPatch) -> None:
