@@ -216,7 +216,7 @@ BIDIRECTIONAL = (
     Incident("conversations", "nothing", converse("conversation", 12, (400, 800), 1.0), seconds=30, stay=True),
     Incident(
         "expired retention", f"the next turn comes after the {RETENTION_S} s for which D keeps blocks",
-        converse("expired-retention", 6, (400, 800), RETENTION_S + 5.0), seconds=45,
+        converse("expired-retention", 24, (400, 800), RETENTION_S + 5.0), ("KvlensReadbackFailing",), seconds=45,
     ),
     Incident(
         "full cache", "conversations fill D's cache", converse("full-cache", 14, (1500,), 6.0),

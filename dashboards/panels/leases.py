@@ -62,8 +62,8 @@ def lease_length(config: Config) -> Panel:
 def decisions(config: Config) -> Panel:
     return make_graph(
         config, "Fetch or recompute, by reason",
-        "Bidirectional only. Many declines for expiry: raise decoder_kv_blocks_ttl or "
-        "accept the recompute.",
+        "Bidirectional only. expired: turns come after decoder_kv_blocks_ttl; with kv_load_failure_policy fail they "
+        "end with HTTP 500. no_remote_metadata is normal for first turns only.",
         [(total("reason", raw_rate(config, table.DECISIONS)), "{{reason}}")], "reqps",
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from instrumented_connectors.decide import EXPIRED, FAILED, FAILED_RECOMPUTED, FETCHED, UNKNOWN_REMOTE
 from instrumented_connectors.metrics import catalogue as table
 
 from ..config import Config
@@ -10,13 +11,14 @@ from .fabric import retransmissions, transfer_rate_low
 from .model import Alert, Group
 from .own import dropping, guard_errors
 
+FAILED_FETCHES = (EXPIRED, UNKNOWN_REMOTE, FAILED, FAILED_RECOMPUTED)
 WHO = "cluster, namespace, model_name, role, engine_id"
 
 
 def make_alerts(config: Config) -> tuple[Group, ...]:
     """Return the groups of alerting rules."""
     handover = (coordination_share, registration_late, expected_remote_missing, decode_wait_stuck, writer_stalled)
-    leases = (lease_expired, lease_overdue, aborted_blocks_held, retention_pressure)
+    leases = (lease_expired, lease_overdue, aborted_blocks_held, retention_pressure, readback_failing)
     transfers = (transfer_rate_low, transfer_failing, handshake_failing, retransmissions)
     return (
         Group("kvlens-handover", "30s", tuple(make(config) for make in handover)),
@@ -138,6 +140,20 @@ def retention_pressure(config: Config) -> Alert:
         f"max by ({WHO}) ({usage}) > 0.9 and {total(WHO, kept)} > 0",
         "The cache of {{ $labels.engine_id }} is {{ $value | humanizePercentage }} full; blocks wait for next turns.",
         "Shorten decoder_kv_blocks_ttl.",
+    )  # fmt: skip
+
+
+def readback_failing(config: Config) -> Alert:
+    """A first turn decides nothing, so fetches that brought nothing are compared with all fetches."""
+    name = config.name(table.DECISIONS)
+    failed = identify(config, rate_of(f'{name}{{reason=~"{"|".join(FAILED_FETCHES)}"}}'))
+    tried = identify(config, rate_of(f'{name}{{reason=~"{"|".join((FETCHED, *FAILED_FETCHES))}"}}'))
+    return Alert(
+        "KvlensReadbackFailing", "warning", "5m",
+        f"{total(WHO, failed)} / ({total(WHO, tried)} > 0) > 0.1",
+        "{{ $value | humanizePercentage }} of the turns that {{ $labels.engine_id }} wanted to continue found no KV on "
+        "the decode engine: they fail, or are computed again, as kv_load_failure_policy says.",
+        "Expired: raise decoder_kv_blocks_ttl, or let the router drop old offers.",
     )  # fmt: skip
 
 

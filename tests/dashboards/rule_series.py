@@ -65,6 +65,9 @@ def efa(counter: str) -> str:
 
 MISSING = f"kvlens_expected_remote_missing_total{{{D}}}"
 LOADS = f'kvlens_remote_loads_total{{{D}, outcome="ok"}}'
+EXPIRED, FETCHED, FIRST_TURN = (
+    f'kvlens_decisions_total{{{P}, reason="{reason}"}}' for reason in ("expired", "fetched", "no_remote_metadata")
+)
 USAGE = f"vllm:kv_cache_usage_perc{{{D}}}"
 HANDSHAKE_TIMEOUTS = f'kvlens_handshakes_total{{{D}, outcome="timeout"}}'
 EXPORTED, DROPPED = (
@@ -95,6 +98,9 @@ HEALTHY: Series = {
     held("oldest_held_seconds", P, "awaiting_transfer"): stay(1),
     held("held_blocks", D, "aborted_receive"): stay(0),
     held("held_blocks", D, "awaiting_next_turn"): stay(40),
+    EXPIRED: stay(0),
+    FETCHED: grow(20),
+    FIRST_TURN: grow(20),
     USAGE: stay(0.5),
     waiting("blocks"): stay(0.1),
     waiting("registrations"): stay(0.3),
@@ -146,6 +152,7 @@ CASES = (
     Case("nobody reads", {held("oldest_held_seconds", P, "awaiting_transfer"): grow(30)}, {"KvlensLeaseOverdue": 1}),
     Case("aborted", {held("held_blocks", D, "aborted_receive"): stay(12)}, {"KvlensAbortedBlocksHeld": 1}),
     Case("retention", {USAGE: stay(0.97)}, {"KvlensRetentionPressure": 1}),
+    Case("turns after the retention", {EXPIRED: turn(0, 5)}, {"KvlensReadbackFailing": 1}),
     Case("slow transport", {BYTES: turn(2e10, 3e8)}, {"KvlensTransferRateLow": 1}),
     Case(
         "post fails",
@@ -191,6 +198,8 @@ CASES = (
         {},
     ),
     Case("a pair that moves little", {BYTES: grow(3e6), TRANSFER_SECONDS: grow(0.03)}, {}),
+    Case("first turns only", {FETCHED: stay(0), FIRST_TURN: grow(50)}, {}),
+    Case("one turn in fifty is late", {EXPIRED: grow(0.4)}, {}),
     Case("one request without parameters", {MISSING: f"0x{STEPS - 20} 1x20"}, {}),
     Case("an idle fleet", dict.fromkeys((handover("coordination"), handover("compute"), BYTES, LOADS), "100x180"), {}),
 )

@@ -113,6 +113,16 @@ def test_every_query_of_every_panel_and_rule_has_data(prometheus: str) -> None:
 
 
 @needs_prometheus
+def test_a_range_has_the_rows_of_all_its_moments(prometheus: str) -> None:
+    wishes = ["--last", "20s", "--at", f"{time.time():.0f}", "--baseline", "5s", "--window", "10s", "--all"]
+    code, output = run_check("--prometheus", prometheus, *wishes)
+    lines = output.splitlines()
+    assert code == 0, output
+    assert "OK      kvlens-overview / Bytes moved / A (promql): 1 rows" in lines
+    assert sum(line.startswith("OK ") for line in lines) > 100
+
+
+@needs_prometheus
 def test_empty_and_failing_queries_are_named(prometheus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = [
         Target("board / Broken / A", "promql", "sum(rate("),
