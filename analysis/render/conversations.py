@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..compare.estimate import Estimate
 from ..reuse.conversations import ConversationReport, choose_base, describe_conditions, put_beside
+from ..reuse.turns import Slope
 from .table import add_title, make_table
 
 NS_PER_MS = 1e6
@@ -35,9 +36,9 @@ def render_conversations(reports: list[ConversationReport], show: int, wanted: s
 def render_tasks(report: ConversationReport, limit: int = 15) -> RenderableType:
     """Render each conversation as one task."""
     table = make_table()
-    table.add_column("conversation", overflow="fold")
-    for name in ("turns", "context", "reused", "cached", "computed", "completion s", "gaps", "first tokens",
-                 "generation", "rest", "engine s"):  # fmt: skip
+    table.add_column("conversation", overflow="fold", min_width=24)
+    for name in ("turns", "context", "reused", "cached", "computed", "total s", "gaps", "first tokens", "generation",
+                 "rest", "engine s"):  # fmt: skip
         table.add_column(name, justify="right")
     for row in report.tasks.head(limit).iter_rows(named=True):
         table.add_row(
@@ -47,7 +48,7 @@ def render_tasks(report: ConversationReport, limit: int = 15) -> RenderableType:
     many = report.tasks.height
     title = f"Conversations of {report.run.name}: {many}, {report.turns.height} turns, {report.label}"
     notes = [
-        "completion = gaps (tools and people) + first tokens (waits) + generation + rest; engine: what an engine"
+        "total = gaps (tools and people) + first tokens (waits) + generation + rest; engine: what an engine"
         " computed for it meanwhile"
     ]
     notes += [f"{many - limit} more in --json"] if many > limit else []
@@ -72,8 +73,13 @@ def render_growth(report: ConversationReport) -> RenderableType:
             _ms(row["ttft"]), _ms(row["ttft_p90"]), *(_ms(row[f"seg_{name}"]) for name in SHOWN),
             _ms(row["tpot_ns"], 2),
         )  # fmt: skip
-    slope = "" if report.slope is None else f"; TTFT grows by {report.slope:.1f} ms per 1,000 tokens of context"
+    slope = f"; TTFT of later turns: {word_slope(report.slope)}" if report.slope else ""
     return add_title(f"Turn over turn (medians{slope})", table)
+
+
+def word_slope(slope: Slope) -> str:
+    """Word how the TTFT grows."""
+    return f"{slope.value:+.1f} ms per 1,000 tokens of context ({slope.low:+.1f} .. {slope.high:+.1f})"
 
 
 def render_turns(report: ConversationReport, name: str) -> RenderableType:
@@ -130,7 +136,7 @@ def render_turn_medians(reports: list[ConversationReport]) -> RenderableType:
     table.add_section()
     medians = [report.tasks.select((pl.col("completion_ns") - pl.col("gaps_ns")).median()).item() for report in reports]
     table.add_row("task", *(f"{_seconds(value)} s without gaps" for value in medians))
-    slopes = ("" if report.slope is None else f"{report.slope:.1f} ms per 1,000 tokens" for report in reports)
+    slopes = (word_slope(report.slope) if report.slope else "" for report in reports)
     table.add_row("growth", *slopes)
     return add_title("Turn over turn, medians", table)
 

@@ -46,7 +46,7 @@ def make_document(report: ConversationReport) -> dict[str, Any]:
             for task in report.tasks.iter_rows(named=True)
         ],
         "growth": [_growth(row) for row in report.growth.iter_rows(named=True)],
-        "ttft_ms_per_1000_tokens": report.slope,
+        "ttft_ms_per_1000_tokens": report.slope and vars(report.slope),
         "alone": report.alone,
     }
 

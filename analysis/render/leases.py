@@ -103,9 +103,11 @@ def render_balance(report: LeaseReport) -> RenderableType:
             f" held {held['held_s']:.1f} s"
             for held in entry["held"][:10]
         ]
-        if entry["lost"]:
-            some = ", ".join(entry["lost"][:3])
-            lines.append(f"  no lease was heard of {len(entry['lost'])} finished prompts (engine killed?): {some}")
+        if entry["unheard"]:
+            lines.append(
+                f"  {entry['unheard']} of them were never told of (engine killed or spans lost): worked out from their"
+                " requests, held until the engine was last heard"
+            )
     return Group(Text("Balance (warm-ups included)", "bold italic"), Text("\n".join(lines)))
 
 
@@ -113,19 +115,27 @@ def render_usage(report: LeaseReport) -> RenderableType:
     """Render the ledger beside vLLM's own cache usage."""
     if not report.usage:
         return Text("vLLM's own cache usage: no cache_usage.jsonl in the run directory, nothing to compare with", "dim")
+    table = make_table()
+    table.add_column("engine")
+    for name in ("samples", "over s", "vLLM", "ledger as vLLM's gauge shows it", "difference", "ledger, whole"):
+        table.add_column(name, justify="right")
     lines = []
     for entry in report.usage:
         apart = "-" if entry["difference"] is None else f"{entry['difference']:+.1%}"
-        lines.append(
-            f"{entry['engine']}: ledger {entry['ledger_block_s']:,.1f} block-s, vLLM {entry['measured_block_s']:,.1f}"
-            f" ({entry['samples']} samples over {entry['window_s']:.1f} s): {apart}"
-        )
+        table.add_row(
+            entry["engine"], str(entry["samples"]), f"{entry['window_s']:.1f}", f"{entry['measured_block_s']:,.1f}",
+            _figure(entry["seen_block_s"]), apart, f"{entry['ledger_block_s']:,.1f}",
+        )  # fmt: skip
         if entry["without_block_s"]:
-            lines.append(f"  {entry['without_block_s']} requests told no block-seconds: the ledger is too low")
+            lines.append(f"{entry['engine']}: {entry['without_block_s']} requests told no block-seconds")
     if report.bad_samples:
         lines.append(f"{report.bad_samples} damaged lines skipped")
+    lines.append(
+        "vLLM sets its gauge at the end of a step and leaves it until the next: what one step takes and gives back is"
+        " not in it"
+    )
     title = "Block-seconds held, running requests included, beside vLLM's kv_cache_usage_perc"
-    return Group(Text(title, "bold italic"), Text("\n".join(lines)))
+    return Group(add_title(title, table), *(Text(line, "dim") for line in lines))
 
 
 def render_retention(retention: Retention) -> RenderableType:

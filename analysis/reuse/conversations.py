@@ -14,7 +14,7 @@ from ..compare.estimate import Estimate, estimate_pairs
 from ..errors import KvlensError
 from ..run import Run
 from ..source import Session
-from .turns import fit_growth, grow, link_turns, sum_tasks
+from .turns import Slope, fit_growth, grow, link_turns, sum_tasks
 
 NS_PER_MS = 1e6
 LEVEL = 0.95
@@ -25,15 +25,15 @@ SEED = 20261130
 class ConversationReport:
     """What is known of one run's conversations.
 
-    turns: rows of link_turns. tasks: rows of sum_tasks. growth: rows of grow. slope: ms of TTFT per 1,000 tokens of
-    context. alone: requests that belong to no conversation.
+    turns: rows of link_turns. tasks: rows of sum_tasks. growth: rows of grow. slope: of the TTFT over the context.
+    alone: requests that belong to no conversation.
     """
 
     run: Run
     turns: pl.DataFrame
     tasks: pl.DataFrame
     growth: pl.DataFrame
-    slope: float | None
+    slope: Slope | None
     alone: int
 
     @property

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -12,11 +10,9 @@ import polars as pl
 from ..errors import KvlensError
 from ..run import Run
 from ..source import Session
-from .ledger import RUNNING, balance, classify, compare_usage, sum_ledger
+from .ledger import RUNNING, UNHEARD, add_unheard, balance, classify, sum_ledger
 from .retention import Retention, draw_retention
-
-USAGE_FILE = "cache_usage.jsonl"
-USAGE_SCHEMA = {"engine": pl.String, "unix_ns": pl.Int64, "blocks": pl.Int64}
+from .usage import compare_usage, find_usage, read_usage
 
 
 @dataclass(frozen=True)
@@ -38,8 +34,8 @@ class LeaseReport:
 
 def report_leases(session: Session) -> LeaseReport:
     """Report a run's held blocks. Raises KvlensError when no engine told of any lease."""
-    holdings = classify(session.query("leases"))
-    if holdings.filter(pl.col("reason") != RUNNING).is_empty():
+    holdings = classify(add_unheard(session.query("leases"), session.query("engines")))
+    if holdings.filter((pl.col("reason") != RUNNING) & (pl.col("outcome") != UNHEARD)).is_empty():
         raise KvlensError(
             f"no lease spans in {session.run.name}",
             "load the connector on the engine that keeps the blocks (prefill; in bidirectional also decode), and stop"
@@ -51,26 +47,7 @@ def report_leases(session: Session) -> LeaseReport:
         holdings=holdings,
         ledger=sum_ledger(holdings),
         balance=balance(holdings),
-        usage=compare_usage(holdings, usage),
+        usage=compare_usage(holdings, usage, session.query("steps")) if not usage.is_empty() else [],
         bad_samples=bad,
         retention=draw_retention(holdings, session.query("decisions")),
     )
-
-
-def find_usage(run: Run) -> Path | None:
-    """Find the run directory's cache_usage.jsonl, beside its traces."""
-    folders = {parent for path in run.files for parent in (path.parent, path.parent.parent)}
-    return next((path for folder in sorted(folders) if (path := folder / USAGE_FILE).is_file()), None)
-
-
-def read_usage(path: Path | None) -> tuple[pl.DataFrame, int]:
-    """Read samples of cache usage: (engine, unix_ns, blocks), and how many lines were damaged."""
-    rows: list[dict[str, Any]] = []
-    bad = 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path else ():
-        try:
-            record = json.loads(line)
-            rows.append({name: record[name] for name in USAGE_SCHEMA})
-        except (ValueError, KeyError, TypeError):
-            bad += bool(line.strip())
-    return pl.DataFrame(rows, schema=USAGE_SCHEMA, strict=False).drop_nulls(), bad

@@ -21,6 +21,39 @@ REASONS = {
 }
 
 
+UNHEARD = "unheard"
+"""Outcome of a lease of which no span came: its engine was killed, or lost spans."""
+WELL = ("finished_length_capped", "finished_stopped")
+KEPT_BY = {"prefill": "finished_awaiting_transfer", "decode": "awaiting_next_turn"}
+
+
+def add_unheard(holdings: pl.DataFrame, engines: pl.DataFrame) -> pl.DataFrame:
+    """Add the leases that must have been and of which no span came, held until their engine was last heard.
+
+    vLLM keeps the blocks of a prompt that ended well for the decode engine, and in bidirectional mode those of a turn
+    for the next one. An engine that is killed never tells of those that it still held. Their time to live may end them
+    earlier.
+
+    engines: rows of sql/engines.sql.
+    """
+    leases = holdings.filter(pl.col("reason") != RUNNING)
+    ttl = leases.group_by("engine", "reason").agg(ttl=pl.col("ttl_ns").median().cast(pl.Int64))
+    reads_back = engines.filter(pl.col("mode") == "bidirectional")["engine"].to_list()
+    reads_back += leases.filter(pl.col("reason") == KEPT_BY["decode"])["engine"].to_list()
+    keeps = (pl.col("role") == "prefill") | ((pl.col("role") == "decode") & pl.col("engine").is_in(reads_back))
+    missing = (
+        holdings.filter((pl.col("reason") == RUNNING) & pl.col("finish_reason").is_in(WELL) & keeps)
+        .with_columns(reason=pl.col("role").replace_strict(KEPT_BY, default=""))
+        .join(leases.select("engine", "id", "reason"), on=["engine", "id", "reason"], how="anti")
+        .join(engines.select("engine", "last_heard"), on="engine", how="left")
+        .join(ttl, on=["engine", "reason"], how="left")
+        .with_columns(begin="finish", outcome=pl.lit(UNHEARD), bytes=pl.lit(None, pl.Int64))
+    )
+    held = pl.min_horizontal(pl.col("last_heard") - pl.col("begin"), "ttl").clip(lower_bound=0)
+    missing = missing.with_columns(finish=pl.col("begin") + held, block_ns=pl.col("blocks") * held, ttl_ns="ttl")
+    return pl.concat([holdings, missing.select(holdings.columns)], how="vertical_relaxed")
+
+
 def classify(holdings: pl.DataFrame) -> pl.DataFrame:
     """Add fate (used, wasted, open, unclear, running), held_ns, byte_ns and age_ns (at the read; NULL where none was).
 
@@ -35,7 +68,7 @@ def classify(holdings: pl.DataFrame) -> pl.DataFrame:
         pl.when(pl.col("reason") == RUNNING).then(pl.lit(RUNNING))
         .when(outcome.is_in(USED)).then(pl.lit("used"))
         .when(outcome.is_in(WASTED)).then(pl.lit("wasted"))
-        .when(outcome == OPEN).then(pl.lit("open"))
+        .when(outcome.is_in([OPEN, UNHEARD])).then(pl.lit("open"))
         .when(reserved | read).then(pl.lit("used"))
         .otherwise(pl.lit("unclear"))
     )  # fmt: skip
@@ -90,50 +123,19 @@ def sum_ledger(classified: pl.DataFrame) -> pl.DataFrame:
 def balance(classified: pl.DataFrame) -> list[dict[str, Any]]:
     """Balance every engine: blocks taken by leases, released, and still held at its end, which are listed.
 
-    lost: prompts that ended well and of which no lease was heard (a killed engine, lost spans): their blocks are in
-    none of the sums. Warm-ups count, as their blocks are blocks.
+    unheard: those of the open ones that no span told of (the engine was killed, or spans were lost): what is known of
+    them is worked out from their requests. Warm-ups count, as their blocks are blocks.
     """
     found = []
     for (engine,), rows in sorted(classified.partition_by("engine", as_dict=True).items()):
         leases = rows.filter(pl.col("reason") != RUNNING)
         still = leases.filter(pl.col("fate") == "open")
         taken, kept = int(leases["blocks"].sum()), int(still["blocks"].sum())
-        done = rows.filter((pl.col("reason") == RUNNING) & (pl.col("role") == "prefill")).filter(
-            pl.col("finish_reason").is_in(["finished_length_capped", "finished_stopped"])
-        )
-        lost = done.filter(~pl.col("id").is_in(leases["id"].implode()))
         found.append({
             "engine": engine, "leases": leases.height, "taken": taken, "released": taken - kept, "open": kept,
-            "balanced": kept == 0 and lost.is_empty(), "lost": lost["id"].to_list(),
-            "held": still.select("id", "key", "reason", "blocks", held_s=pl.col("held_ns") / NS_PER_S).to_dicts(),
-        })  # fmt: skip
-    return found
-
-
-def compare_usage(classified: pl.DataFrame, usage: pl.DataFrame) -> list[dict[str, Any]]:
-    """Compare the ledger's block-seconds with vLLM's own cache usage, integrated over the same window.
-
-    usage: engine, unix_ns and blocks of every sample. A sample counts until the next one. A running request's
-    block-seconds are known as one sum, so a request that the window cuts counts by its share of time inside.
-    """
-    found = []
-    for (engine,), samples in sorted(usage.sort("unix_ns").partition_by("engine", as_dict=True).items()):
-        if samples.height < 2:
-            continue
-        low, high = int(samples["unix_ns"][0]), int(samples["unix_ns"][-1])
-        step = samples["unix_ns"].diff().shift(-1).fill_null(0)
-        measured = float((samples["blocks"] * step).sum()) / NS_PER_S
-        rows = classified.filter(pl.col("engine") == engine).with_columns(
-            inside=(pl.min_horizontal("finish", pl.lit(high)) - pl.max_horizontal("begin", pl.lit(low))).clip(
-                lower_bound=0
-            )
-        )
-        share = pl.when(pl.col("held_ns") > 0).then(pl.col("inside") / pl.col("held_ns")).otherwise(0.0)
-        ledger = float(rows.select((pl.col("block_ns") * share).sum()).item() or 0.0) / NS_PER_S
-        found.append({
-            "engine": engine, "samples": samples.height, "window_s": (high - low) / NS_PER_S,
-            "measured_block_s": measured, "ledger_block_s": ledger,
-            "difference": (ledger - measured) / measured if measured else None,
-            "without_block_s": rows.filter(pl.col("block_ns").is_null() & (pl.col("inside") > 0)).height,
+            "balanced": kept == 0, "unheard": still.filter(pl.col("outcome") == UNHEARD).height,
+            "held": still.select(
+                "id", "key", "reason", "outcome", "blocks", held_s=pl.col("held_ns") / NS_PER_S
+            ).to_dicts(),
         })  # fmt: skip
     return found

@@ -7,6 +7,7 @@ for again are taken as held to the end of that retention, which is the most it c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import polars as pl
@@ -48,7 +49,6 @@ def draw_retention(classified: pl.DataFrame, decisions: pl.DataFrame) -> Retenti
     recorded = find_retention(leases)
     leases = add_late_turns(leases, decisions, recorded)
     read = leases.filter(pl.col("fate") == "used")
-    # Rounded up, as a read of exactly the age is in time.
     ages = read["age_s"].drop_nulls()
     inside = recorded is not None and not ages.is_empty() and float(ages.max()) > recorded - MARGIN_S  # type: ignore[arg-type]
     margin = 0.0 if inside or recorded is None or recorded <= MARGIN_S else MARGIN_S
@@ -85,11 +85,17 @@ def choose_points(leases: pl.DataFrame, recorded: float | None, margin: float) -
     """Choose retentions: where a fetch is lost or won, thinned to POINTS; the recorded one, twice and four times it."""
     reads = leases.filter(pl.col("fate") == "used")["age_s"].drop_nulls() + margin
     late = leases["late_s"].drop_nulls() + margin
-    cuts = sorted({round(float(value), 3) for value in (*reads, *late) if value > 0})
+    cuts = sorted({round_up(float(value)) for value in (*reads, *late) if value > 0})
     if len(cuts) > POINTS:
         cuts = [cuts[round(place * (len(cuts) - 1) / (POINTS - 1))] for place in range(POINTS)]
     more = {recorded, 2 * recorded, 4 * recorded} if recorded else set()
     return sorted({0.0, *cuts, *more})
+
+
+def round_up(value: float) -> float:
+    """Round up to two digits: retentions closer to each other than that are one."""
+    digits = 1 - math.floor(math.log10(value))
+    return float(round(math.ceil(value * 10.0**digits - 1e-6) / 10.0**digits, 9))
 
 
 def measure(
@@ -98,9 +104,8 @@ def measure(
     """Measure one retention over all leases."""
     limit = pl.lit(seconds)
     used, late = pl.col("fate") == "used", pl.col("late_s").is_not_null()
-    eps = 0.0005  # retentions are rounded to ms
-    in_time = pl.col("age_s") + margin <= limit + eps
-    won = late & (pl.col("late_s") + margin <= limit + eps)
+    in_time = pl.col("age_s") + margin <= limit
+    won = late & (pl.col("late_s") + margin <= limit)
     unread = pl.col("outcome") == "expired"
     held = (
         pl.when(used & in_time).then(pl.col("held_s"))

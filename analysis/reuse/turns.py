@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
+from scipy import stats
 
 from ..segments import SEGMENTS
 
+LEVEL = 0.95
+MAX_FITTED = 1000
+"""Turns behind a slope at most: it looks at every pair of them."""
 GIVEN, DERIVED = "given", "derived"
 
 
@@ -139,18 +145,25 @@ def grow(turns: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def fit_growth(turns: pl.DataFrame) -> float | None:
-    """Fit the slope of TTFT over the context, ms per 1,000 tokens (Theil-Sen on the turns' medians).
+@dataclass(frozen=True)
+class Slope:
+    """How the TTFT of later turns grows with their context, ms per 1,000 tokens, with its 95 % interval."""
 
-    First turns have nothing to re-use and are another kind: they are left out where two later ones remain.
+    value: float
+    low: float
+    high: float
+
+
+def fit_growth(turns: pl.DataFrame) -> Slope | None:
+    """Fit the slope of TTFT over the context (Theil-Sen, Sen 1968); None when contexts don't differ.
+
+    First turns have nothing to re-use and are another kind: they are left out where enough later ones remain.
     """
-    medians = grow(turns).drop_nulls(["context", "ttft"])
-    later = medians.filter(pl.col("turn") > 0)
-    medians = later if later["context"].n_unique() > 1 else medians
-    context, ttft = medians["context"].to_numpy().astype(float), medians["ttft"].to_numpy() / 1e6
-    if len(np.unique(context)) < 2:
+    known = turns.drop_nulls(["context", "ttft"])
+    later = known.filter(pl.col("turn") > 0)
+    known = later if later["context"].n_unique() > 1 else known
+    if known["context"].n_unique() < 2 or known.height < 3:
         return None
-    first, second = np.triu_indices(len(context), 1)
-    apart = context[second] != context[first]
-    slopes = (ttft[second] - ttft[first])[apart] / (context[second] - context[first])[apart]
-    return float(np.median(slopes)) * 1000
+    some = known.gather_every(-(-known.height // MAX_FITTED))
+    fit = stats.theilslopes(some["ttft"].to_numpy() / 1e6, some["context"].to_numpy().astype(float), LEVEL)
+    return Slope(*(float(value) * 1000 for value in (fit.slope, fit.low_slope, fit.high_slope)))

@@ -98,7 +98,7 @@ def test_runs_side_by_side(runs):
 def test_tables(runs):
     done = CliRunner().invoke(conversations, [str(runs[0])])
     assert done.exit_code == 0, done.output
-    for text in ("Turn over turn", "Conversation c0", "completion"):
+    for text in ("Turn over turn", "Conversation c0", "total = gaps"):
         assert text in done.output
     done = CliRunner().invoke(conversations, [str(runs[0]), "--conversation", "nobody"])
     assert done.exit_code == 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from ...render.conversations import word_slope
 from ...reuse.conversations import ConversationReport, summarize_conversations
 from ...source import Session
 from ..model import Chart, Heading, Report, RunData, Section, Table
@@ -53,7 +54,7 @@ def _summarize(run: RunData) -> ConversationReport | None:
 
 
 def _conclude(name: str, one: ConversationReport) -> str:
-    slope = "" if one.slope is None else f"; later turns' TTFT grows by {one.slope:,.1f} ms per 1,000 tokens"
+    slope = f"; TTFT of later turns {word_slope(one.slope)}" if one.slope else ""
     return f"{name}: {one.tasks.height:,} conversations, {one.turns.height:,} turns, {one.label}{slope}."
 
 

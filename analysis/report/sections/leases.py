@@ -25,6 +25,7 @@ COLOUR_OF_OUTCOME = {
     "aborted": "#E69F00",
     "expired": "#D55E00",
     "unknown": "#8C8C8C",
+    "unheard": "#000000",
 }
 
 
@@ -121,16 +122,17 @@ def word_balance(name: str, one: LeaseReport) -> list[str]:
     lines = []
     for entry in one.balance:
         open_ones = f"; {len(entry['held'])} leases open at the end ({entry['open']:,} blocks)" if entry["held"] else ""
-        silent = f"; no lease was heard of {len(entry['lost'])} finished prompts" if entry["lost"] else ""
+        silent = f"; {entry['unheard']} of them were never told of" if entry["unheard"] else ""
         lines.append(
             f"{name}, {entry['engine']}: {entry['taken']:,} blocks taken, {entry['released']:,} released"
             f"{open_ones}{silent}."
         )
     for entry in one.usage:
-        apart = "no figure" if entry["difference"] is None else f"{entry['difference']:+.1%}"
+        apart = "not comparable" if entry["difference"] is None else f"{entry['difference']:+.1%}"
+        seen = entry["seen_block_s"] if entry["seen_block_s"] is not None else entry["ledger_block_s"]
         lines.append(
-            f"{name}, {entry['engine']}: the ledger has {entry['ledger_block_s']:,.1f} block-seconds, vLLM's own cache"
-            f" usage {entry['measured_block_s']:,.1f} over {entry['window_s']:.1f} s: {apart}."
+            f"{name}, {entry['engine']}: the ledger has {seen:,.1f} block-seconds as vLLM's gauge would show them,"
+            f" vLLM's own cache usage {entry['measured_block_s']:,.1f} over {entry['window_s']:.1f} s: {apart}."
         )
     return lines
 
