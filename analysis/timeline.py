@@ -22,8 +22,9 @@ CATEGORY = {
     "decode.first_step": "compute", "decode.remote_wait": "coordination", "registration.send": "coordination",
     "pairing": "coordination", "post": "coordination", "wire": "transfer", "completion": "coordination",
     "notification": "coordination", "handshake": "coordination", "failure": "failure", "lease": "memory",
+    "prefill.remote_wait": "transfer", "decision": "coordination", "validation": "failure",
 }  # fmt: skip
-INSTANTS = ("notification", "failure")
+INSTANTS = ("notification", "failure", "validation")
 ON_THREAD = ("post", "registration.send", "notification")
 PROCESS_ORDER = {"router": 0, "prefill": 1, "both": 2, "decode": 3}
 REQUESTS, LEASES, PAIRINGS, HANDSHAKES = "requests", "leases", "pairing", "handshakes"

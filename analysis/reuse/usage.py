@@ -44,7 +44,8 @@ def compare_usage(classified: pl.DataFrame, usage: pl.DataFrame, steps: pl.DataF
 
     classified: rows of ledger.classify. usage: rows of read_usage. steps: rows of sql/steps.sql.
     A sample counts until the next one. A request's block-seconds are known as one sum, so its blocks count as their
-    mean while it runs. seen_block_s (the ledger as the gauge would show it) and difference (to it) are None without steps.
+    mean while it runs. seen_block_s (the ledger as the gauge would show it) and difference (to it) are None without
+    steps.
     """
     found = []
     for (engine,), samples in sorted(usage.sort("unix_ns").partition_by("engine", as_dict=True).items()):
