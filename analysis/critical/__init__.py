@@ -1,0 +1,1 @@
+"""Critical paths: what first tokens waited for, how much each segment cost, and what makes slow ones slow."""
