@@ -69,8 +69,10 @@ def choose_folder(out: Path, name: str) -> Path:
 def judge(out: Path) -> list[Row]:
     """Print what the kept data say: matrix and panels."""
     phases = json.loads((out / "phases.json").read_text(encoding="utf-8"))["phases"]
+    # Of incidents that were played again, the last time counts.
+    latest = list({(phase["cluster"], phase["name"]): phase for phase in phases}.values())
     with open_store(out / "prometheus") as url:
-        rows = read_rows(url, phases)
+        rows = read_rows(url, latest)
         findings = check_all(url, phases)
     runs = list(dict.fromkeys(str(phase["run"]) for phase in phases))
     sql = {run: list(check_run(CONFIG, find_targets(CONFIG, build(CONFIG)), Path(run), DEFAULTS)) for run in runs}

@@ -75,7 +75,7 @@ REQUEST_TEMPO = Board(
 REQUEST_CLICKHOUSE = Board(
     "kvlens-request-clickhouse", "kvlens / Request (ClickHouse)", "One request's budget and waterfall.",
     (
-        Row("Request", ((request.budget, 8), (request.clickhouse_waterfall, 16)), height=18),
+        Row("Request", ((request.budget, 9), (request.clickhouse_waterfall, 15)), height=18),
         Row("Find one", ((request.slowest, 24),)),
     ),
     (make_trace_id,), common=False,

@@ -142,11 +142,13 @@ def cancel(scene: Scene) -> None:
     scene.kept.clear()
 
 
-def converse(prefix: str, conversations: int, lengths: tuple[int, ...], think_s: float) -> Callable[[Scene], None]:
+def converse(
+    prefix: str, conversations: int, length: int, think_s: float, rate: float = 0.6
+) -> Callable[[Scene], None]:  # fmt: skip
     def begin(scene: Scene) -> None:
         scene.pair.run_workload(
             Workload(
-                requests=conversations, rate=0.6, turns=2, turn_tokens=100, think_s=think_s, input_lens=lengths,
+                requests=conversations, rate=rate, turns=2, turn_tokens=100, think_s=think_s, input_lens=(length,),
                 output_len=8, id_prefix=prefix,
             )
         )  # fmt: skip
@@ -213,14 +215,16 @@ PUSH = (
 
 RETENTION_S = 25
 BIDIRECTIONAL = (
-    Incident("conversations", "nothing", converse("conversation", 12, (400, 800), 1.0), seconds=30, stay=True),
+    Incident("conversations", "nothing", converse("conversation", 12, 600, 1.0), seconds=30, stay=True),
     Incident(
         "expired retention", f"the next turn comes after the {RETENTION_S} s for which D keeps blocks",
-        converse("expired-retention", 24, (400, 800), RETENTION_S + 5.0), ("KvlensReadbackFailing",), seconds=45,
+        converse("expired-retention", 24, 400, RETENTION_S + 5.0), ("KvlensReadbackFailing",), seconds=45,
     ),
     Incident(
-        "full cache", "conversations fill D's cache", converse("full-cache", 14, (1500,), 6.0),
-        ("KvlensRetentionPressure",), seconds=45,
+        "full cache", "conversations fill D's cache", converse("full-cache", 40, 600, 6.0, rate=1.5),
+        # Late turns and waiting prompts come with it.
+        ("KvlensRetentionPressure",), ("KvlensLeaseOverdue", "KvlensReadbackFailing", "KvlensDecodeWaitStuck"),
+        seconds=60,
     ),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ Draws with `kvlens dashboards preview` from the kept Prometheus and the run's sp
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,8 +28,8 @@ MAX_BYTES = 150_000
 class Picture:
     """A board at the end of an incident.
 
-    top, height: the part of the page to keep, in pixels. baseline: what the incident page compares with. prefix: of the
-    request that is shown, the slowest of these; empty for boards without one.
+    top, height: the part of the page to keep, in pixels. baseline: what the incident page compares with. pattern: of
+    the X-Request-Id of the request that is shown, the median of these; empty for boards without one.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Picture:
     height: int
     top: int = 0
     baseline: str = "60s"
-    prefix: str = ""
+    pattern: str = ""
     last: str = "150s"
 
 
@@ -46,12 +47,13 @@ PICTURES = (
     Picture("late-registration-1-overview", "kvlens-overview", "lab-push", "late registration", 1160),
     Picture("late-registration-2-incident", "kvlens-incident", "lab-push", "late registration", 820),
     Picture("late-registration-3-request", "kvlens-request-clickhouse", "lab-push", "late registration", 560,
-            prefix="late-registration"),
-    Picture("slow-transport-1-wire", "kvlens-wire", "lab-pull", "slow transport", 450, last="60s"),
-    Picture("slow-transport-2-incident", "kvlens-incident", "lab-pull", "slow transport", 1240),
+            pattern="late-registration.*"),
+    Picture("slow-transport-1-overview", "kvlens-overview", "lab-pull", "slow transport", 700, last="60s"),
+    Picture("slow-transport-2-incident", "kvlens-incident", "lab-pull", "slow transport", 1240, baseline=""),
+    Picture("slow-transport-3-wire", "kvlens-wire", "lab-pull", "slow transport", 440, last="60s"),
     Picture("expired-retention-1-reuse", "kvlens-reuse", "lab-bidirectional", "expired retention", 860),
     Picture("expired-retention-2-request", "kvlens-request-clickhouse", "lab-bidirectional", "expired retention", 560,
-            prefix="expired-retention"),
+            pattern=r"expired-retention.*-t1"),
     Picture("leases", "kvlens-leases", "lab-pull", "nobody reads", 860),
 )  # fmt: skip
 
@@ -64,7 +66,7 @@ def take(run: Path, out: Path, store: Path | None = None) -> None:
         for picture in PICTURES:
             phase = find_phase(phases, picture)
             if phase is not None:
-                page = draw(picture, phase, url, Path(scratch))
+                page = draw(picture, phase, find_baseline(phases, picture, phase), url, Path(scratch))
                 path = out / f"{picture.name}.png"
                 size = photograph(page, picture, path, Path(scratch))
                 print(f"{path} {size // 1000} kB")
@@ -75,22 +77,31 @@ def find_phase(phases: list[dict[str, Any]], picture: Picture) -> dict[str, Any]
     return found[-1] if found else None
 
 
-def draw(picture: Picture, phase: dict[str, Any], url: str, folder: Path) -> Path:
+def find_baseline(phases: list[dict[str, Any]], picture: Picture, phase: dict[str, Any]) -> str:
+    """Return how long ago, seen from the end of the incident, is what it is compared with."""
+    if picture.baseline:
+        return picture.baseline
+    healthy = next(p for p in phases if p["cluster"] == picture.cluster and p["name"] == "healthy")
+    return f"{phase['ended'] - healthy['ended'] + 5:.0f}s"
+
+
+def draw(picture: Picture, phase: dict[str, Any], baseline: str, url: str, folder: Path) -> Path:
     """Draw the board as it was at the end of the incident."""
     arguments = ["--prometheus", url, "--source", phase["run"], "--out", str(folder), "--board", picture.board]
     arguments += ["--at", f"{phase['ended'] - 1:.0f}", "--last", picture.last, "--window", WINDOW]
-    arguments += ["--baseline", picture.baseline, "--set", f"cluster={picture.cluster}"]
-    if picture.prefix:
-        arguments += ["--trace", find_slowest(Path(phase["run"]), picture.prefix)]
+    arguments += ["--baseline", baseline, "--set", f"cluster={picture.cluster}"]
+    if picture.pattern:
+        arguments += ["--trace", find_typical(Path(phase["run"]), picture.pattern)]
     subprocess.run([*KVLENS, "dashboards", "preview", *arguments], check=True, stdout=subprocess.DEVNULL)
     return folder / f"{picture.board}.html"
 
 
-def find_slowest(run: Path, prefix: str) -> str:
-    """Return the trace id of the slowest request whose X-Request-Id begins so."""
+def find_typical(run: Path, pattern: str) -> str:
+    """Return the trace id of the median request, by TTFT, of those whose X-Request-Id matches."""
     done = subprocess.run([*KVLENS, "breakdown", str(run), "--json"], check=True, capture_output=True, text=True)
-    requests = [r for r in json.loads(done.stdout)["requests"] if str(r["request_key"]).startswith(prefix)]
-    return str(max(requests, key=lambda request: request["ttft_ms"] or 0)["trace_id"])
+    requests = [r for r in json.loads(done.stdout)["requests"] if re.fullmatch(pattern, r["request_key"])]
+    ordered = sorted(requests, key=lambda request: request["ttft_ms"] or 0)
+    return str(ordered[len(ordered) // 2]["trace_id"])
 
 
 def photograph(page: Path, picture: Picture, path: Path, folder: Path) -> int:
@@ -103,7 +114,7 @@ def photograph(page: Path, picture: Picture, path: Path, folder: Path) -> int:
              f"--window-size={WIDTH},{picture.top + picture.height}", f"--screenshot={raw}"]  # fmt: skip
     subprocess.run([shutil.which("chromium") or "chromium", *flags, page.as_uri()], check=True, capture_output=True)
     image = Image.open(raw).convert("RGB").crop((0, picture.top, WIDTH, picture.top + picture.height))
-    image.quantize(48, dither=Image.Dither.NONE).save(path, optimize=True)
+    image.quantize(160, dither=Image.Dither.NONE).save(path, optimize=True)
     size = path.stat().st_size
     assert size <= MAX_BYTES, f"{path}: {size} bytes"
     return size

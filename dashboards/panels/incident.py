@@ -52,7 +52,7 @@ def pairs_changed(config: Config) -> Panel:
         config, "Pairs that became slower",
         "Rate now in per cent of the rate then. One pair below 50 %: its transport or its network. "
         "All of them: the fabric, or hosts without a free core.",
-        f"bottomk(20, {ratio})", "percentunit", smallest_first=True,
+        f"bottomk(20, {ratio})", "percentunit", limits=[(0.5, "green")], smallest_first=True,
     )  # fmt: skip
 
 

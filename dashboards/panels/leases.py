@@ -45,9 +45,9 @@ def lease_ends(config: Config) -> Panel:
     ends = recorded(config, table.LEASE_SECONDS, suffix="_count")
     return make_graph(
         config, "How leases end",
-        "read or sent is healthy. expired: blocks were given away unread, a late reader gets other "
-        "KV. released: end seen, cause not.",
-        [(total("outcome", ends), "{{outcome}}")], "ops",
+        "read or sent is healthy. expired on prefill: blocks were given away unread, a late reader gets other KV; on "
+        "decode: no next turn came in time. released: end seen, cause not.",
+        [(total("role, outcome", ends), "{{role}} {{outcome}}")], "ops",
     )  # fmt: skip
 
 
