@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from base64 import b64decode
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from instrumented_connectors import events, guard
+from instrumented_connectors.assembler import Assembler
 from instrumented_connectors.prefix_digest import (
     PARAMETER,
     UNCOMPARED,
@@ -22,6 +24,7 @@ from instrumented_connectors.prefix_digest import (
 )  # fmt: skip
 from instrumented_connectors.prefix_giver import PrefixGiver
 from instrumented_connectors.recorder import Recorder
+from instrumented_connectors.scheduler_lens import SchedulerLens
 
 KEY = make_key(None)
 BLOCK = 32
@@ -175,3 +178,30 @@ def test_whatever_fails_leaves_the_stock_answer(request_: Any, monkeypatch: pyte
     stock = {"do_remote_decode": True}
     assert give(request_, (True, dict(stock))) == (True, stock)
     assert give(request_, None) is None
+
+
+def test_a_prompt_to_compare_wakes_the_background_thread_and_others_do_not() -> None:
+    recorder, seen, woken = Recorder(10), threading.Event(), []
+    assembler = Assembler(recorder, interval=3600)
+    assembler.add(SimpleNamespace(evicted=0, handlers={events.OFFER: lambda _event: seen.set()}))
+    lens = SchedulerLens(recorder, consumes=False)
+
+    def wake() -> None:
+        woken.append(1)
+        assembler.wake()
+
+    lens.wake = wake
+    assembler.start()
+    try:
+        params = {"do_remote_decode": True}
+        request = SimpleNamespace(
+            request_id="r", kv_transfer_params=params, num_prompt_tokens=4, trace_headers=None, prompt_token_ids=[1]
+        )
+        lens.arrived(request)
+        assert woken == []
+        params[PARAMETER] = describe_prefix([1], BLOCK, KEY)  # type: ignore[assignment]
+        lens.arrived(request)
+        assert woken == [1]
+        assert seen.wait(30), "it would have waited for an hour"
+    finally:
+        assembler.stop()
