@@ -34,7 +34,8 @@ from .spans import SpanFactory
 from .step_records import StepRecords
 from .thread_samples import ThreadSampler
 from .traces import TraceBook
-from .transfer_spans import TransferSpans, decode_registration
+from .transfer_spans import TransferSpans
+from .transfer_tables import decode_registration
 
 logger = logging.getLogger("kvlens")
 

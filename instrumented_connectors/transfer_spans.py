@@ -4,56 +4,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from . import catalogue as names
 from . import events
 from .compat import PUSH_REGISTRATION_PREFIX
 from .events import Event
-from .identity import base_id, derive_span_id, derive_trace_id
+from .identity import derive_span_id, derive_trace_id
 from .metrics.facts import Cause
 from .request_spans import with_request
 from .spans import Attributes, SpanFactory
 from .traces import TraceBook
+from .transfer_tables import Tables, Transfer, decode_registration, match_base
 
 HEARTBEAT_PREFIX = b"HB:"
 
 V = TypeVar("V")
-
-
-@dataclass(slots=True)
-class Transfer:
-    """One NIXL transfer handle, from preparation to completion (monotonic ns)."""
-
-    operation: str
-    descriptors: int
-    request_id: str | None
-    peer_request_id: str | None
-    prep_start: int
-    prep_end: int
-    thread: str
-    posted: int = 0
-    done: int | None = None
-    last_pending: int = 0
-    polls: int = 0
-    poll_thread: str | None = None
-
-
-@dataclass
-class Tables:
-    """What a worker knows of its requests; every table is bounded by the caller."""
-
-    peers: OrderedDict[str, tuple[str | None, str | None]] = field(default_factory=OrderedDict)
-    by_peer: OrderedDict[str, list[str]] = field(default_factory=OrderedDict)
-    blocks_ready: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    registrations: OrderedDict[str, tuple[int, str | None]] = field(default_factory=OrderedDict)
-    paired: OrderedDict[str, tuple[str | None, str | None]] = field(default_factory=OrderedDict)
-    seen: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    heartbeats: OrderedDict[str, tuple[int, int]] = field(default_factory=OrderedDict)  # count, Unix ns of the last
-    ended: OrderedDict[str, str] = field(default_factory=OrderedDict)
-    blames: OrderedDict[str, str] = field(default_factory=OrderedDict)  # request -> why its receive fails
-    refusals: OrderedDict[str, str] = field(default_factory=OrderedDict)  # engine -> why its last handshake failed
 
 
 class TransferSpans:
@@ -138,7 +104,7 @@ class TransferSpans:
         if operation == "READ":
             readers = self._known.by_peer.get(peer, [])
             return readers[0] if len(readers) == 1 else None
-        return _match_base(peer, self._known.blocks_ready)
+        return match_base(peer, self._known.blocks_ready)
 
     def _on_posted(self, event: Event) -> None:
         _, _start, end, handle, _thread, ok = event
@@ -351,22 +317,3 @@ class TransferSpans:
         while len(table) > self._limit:
             table.popitem(last=False)
             self.evicted += 1
-
-
-def decode_registration(message: bytes) -> dict[str, Any] | None:
-    """Return the payload of a push registration, None when it can't be read."""
-    import msgspec  # comes with vLLM; the analysis doesn't need it
-
-    try:
-        data = msgspec.msgpack.decode(message[len(PUSH_REGISTRATION_PREFIX) :])
-    except msgspec.DecodeError:
-        return None
-    return data if isinstance(data, dict) and isinstance(data.get("request_id"), str) else None
-
-
-def _match_base(request_id: str, candidates: Mapping[str, Any]) -> str | None:
-    """Match ids as vLLM's push worker does: exactly, then without the random suffix."""
-    if request_id in candidates:
-        return request_id
-    base = base_id(request_id)
-    return next((name for name in candidates if base_id(name) == base), None)

@@ -61,6 +61,9 @@ HELD_REASONS: Mapping[str, str] = {
     AWAITING_ARRIVAL: "reserved on the consuming side until the KV has arrived",
     ABORTED_RECEIVE: "request ended while its KV was still to arrive",
 }
+FETCHED = decide.FETCHED
+FAILED_FETCHES = (decide.EXPIRED, decide.UNKNOWN_REMOTE, decide.FAILED, decide.FAILED_RECOMPUTED)
+"""Reasons of the decisions counter: a fetch that worked, and those that brought nothing."""
 SIDES = ("prefill", "decode")
 MODES = ("push", "pull", "bidirectional")
 

@@ -17,7 +17,8 @@ from instrumented_connectors.metrics.window import Payload, merge, read_payload
 from instrumented_connectors.recorder import Recorder
 from instrumented_connectors.spans import SpanFactory
 from instrumented_connectors.traces import TraceBook
-from instrumented_connectors.transfer_spans import TransferSpans, decode_registration
+from instrumented_connectors.transfer_spans import TransferSpans
+from instrumented_connectors.transfer_tables import decode_registration
 
 
 @dataclass
