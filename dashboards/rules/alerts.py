@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from instrumented_connectors.decide import EXPIRED, FAILED, FAILED_RECOMPUTED, FETCHED, UNKNOWN_REMOTE
 from instrumented_connectors.metrics import catalogue as table
 
 from ..config import Config
@@ -11,7 +10,6 @@ from .fabric import retransmissions, transfer_rate_low
 from .model import Alert, Group
 from .own import dropping, guard_errors
 
-FAILED_FETCHES = (EXPIRED, UNKNOWN_REMOTE, FAILED, FAILED_RECOMPUTED)
 WHO = "cluster, namespace, model_name, role, engine_id"
 
 
@@ -146,8 +144,8 @@ def retention_pressure(config: Config) -> Alert:
 def readback_failing(config: Config) -> Alert:
     """A first turn decides nothing, so fetches that brought nothing are compared with all fetches."""
     name = config.name(table.DECISIONS)
-    failed = identify(config, rate_of(f'{name}{{reason=~"{"|".join(FAILED_FETCHES)}"}}'))
-    tried = identify(config, rate_of(f'{name}{{reason=~"{"|".join((FETCHED, *FAILED_FETCHES))}"}}'))
+    failed = identify(config, rate_of(f'{name}{{reason=~"{"|".join(table.FAILED_FETCHES)}"}}'))
+    tried = identify(config, rate_of(f'{name}{{reason=~"{"|".join((table.FETCHED, *table.FAILED_FETCHES))}"}}'))
     return Alert(
         "KvlensReadbackFailing", "warning", "5m",
         f"{total(WHO, failed)} / ({total(WHO, tried)} > 0) > 0.1",
