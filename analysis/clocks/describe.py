@@ -6,13 +6,14 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from .align import Aligned
 from .relation import Pair, Relation
 from .strip import Floats
 
 NS_PER_MS = 1e6
+WIDEST = 20
+"""Pairs that a breakdown describes: those without a number, then the widest."""
 
 
 def describe_clocks(aligned: Aligned, unknown: int = 0) -> dict[str, Any] | None:
@@ -27,6 +28,8 @@ def describe_clocks(aligned: Aligned, unknown: int = 0) -> dict[str, Any] | None
     low, high = bound_all(relation)
     width = (high - low)[np.triu_indices(len(hosts), 1)] / NS_PER_MS
     known = width[np.isfinite(width)]
+    places = np.column_stack(np.triu_indices(len(hosts), 1))
+    widest = places[np.argsort(-np.where(np.isfinite(width), width, np.inf), kind="stable")][:WIDEST].tolist()
     kinds = Counter(dict(messages.group_by("kind").len().iter_rows()))
     return {
         "reference": hosts[relation.reference],
@@ -38,6 +41,7 @@ def describe_clocks(aligned: Aligned, unknown: int = 0) -> dict[str, Any] | None
         "pairs": len(width),
         "unrelated_pairs": len(width) - len(known),
         "requests_without_ttft": unknown,
+        "widest_pairs": [describe_pair(relation, one, other, hosts) for one, other in widest],
         "width_ms": {"p50": round(float(np.median(known)), 6), "max": round(float(known.max()), 6)}
         if len(known)
         else None,
@@ -139,8 +143,3 @@ def _explain(direct: Pair | None, one: int) -> str:
 
 def _to_ms(value: float) -> float | None:
     return round(value / NS_PER_MS, 6) if np.isfinite(value) else None
-
-
-def tabulate(pairs: list[dict[str, Any]]) -> pl.DataFrame:
-    """Put the pairs into a frame, widest first; those without a number at the end."""
-    return pl.DataFrame(pairs, infer_schema_length=None).sort("width_ms", descending=True, nulls_last=True)
