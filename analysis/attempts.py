@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from .reuse.retries import fold_retries
+
 # Most exact first. An attempt has its prefill's identity and its decode's, which differ when one of them lost the
 # caller's trace context or a router renamed one leg. A trace alone can hold many requests, a key can be used again.
 LEVELS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -20,8 +22,10 @@ def join_router(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
     """Join rows of sql/milestones.sql and sql/routers.sql, each row of either once.
 
     On each level of identity the n-th router request meets the n-th attempt in time order; what does not meet goes on
-    to the next level, and in the end stands alone. Adds trace_id and request_key; fills mode and prompt_tokens.
+    to the next level, and in the end stands alone. Adds trace_id and request_key; fills mode and prompt_tokens. An
+    attempt that failed and was sent again is part of the next one (reuse/retries.py).
     """
+    engines = fold_retries(engines, routers)
     left = routers.with_row_index("r_row")
     right = engines.with_row_index("e_row")
     matches = []

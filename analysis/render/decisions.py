@@ -53,6 +53,7 @@ def make_document(report: DecisionReport) -> dict[str, Any]:
         "schema": SCHEMA,
         "run": {"name": report.run.name, **report.run.manifest},
         "decisions": to_ms(report.decisions.drop("unix", "shift", "begin", "finish")),
+        "repeats": report.repeats,
         "reasons": to_ms(report.reasons),
         "prefixes": report.prefixes,
         "mismatches": report.mismatches.to_dicts(),
@@ -103,10 +104,11 @@ def render_reasons(report: DecisionReport) -> RenderableType:
             _whole(row["fetch_tokens"]), _whole(row["local_tokens"]), f"{row['lost_ns'] / 1e6:.1f}",
             "" if past is None else f"{past:.1f}",
         )  # fmt: skip
-    title = (
-        f"Decisions of {report.run.name}: {report.decisions.height} requests (tokens; saves: what a fetch would save)"
+    title = f"Decisions of {report.run.name}: {report.decisions.height} (tokens; saves: what a fetch would save)"
+    note = (
+        f"{report.repeats} are of attempts that the router sent again without an offer, as the fetch failed the first"
     )
-    return add_title(title, table)
+    return Group(add_title(title, table), *([Text(note, "dim")] if report.repeats else []))
 
 
 def render_prefixes(report: DecisionReport) -> RenderableType:

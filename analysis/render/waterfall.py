@@ -67,7 +67,10 @@ def _split(segment: str, begin: int, end: int, row: dict[str, Any]) -> list[Bar]
     if segment == "dispatch":
         posted = row["seg_dispatch"] or 0
         return _lay_out(("handshake", "dispatch"), [end - begin - posted, posted], begin)
-    if segment == "prefill_queue" and row.get("seg_readback") is not None:
+    if segment == "prefill_ingress" and row.get("at_tried") is not None:
+        tried = row["at_tried"] - row["ttft_start"]
+        return [("prefill_ingress", begin, tried, tried - begin, False), ("readback", tried, end, end - tried, False)]
+    if segment == "prefill_queue" and row.get("at_p_alloc") is not None:
         return _split_queue(begin, end, row)
     return [(segment, begin, end, end - begin, False)] if row[f"seg_{segment}"] is not None else []
 
@@ -79,7 +82,7 @@ def _split_queue(begin: int, end: int, row: dict[str, Any]) -> list[Bar]:
     lengths = [row[f"rbk_{part}"] or 0 for part in READBACK_PARTS]
     inner = _lay_out(tuple(f"readback {part}" for part in READBACK_PARTS), lengths, allocated)
     whole = [("readback", allocated, told, told - allocated, False)]
-    bars = inner if inner and not row["rbk_unresolved"] else whole
+    bars = inner if sum(lengths) == told - allocated else whole
     around = [(begin, allocated), (told, end)]
     return [("prefill_queue", low, high, high - low, False) for low, high in around if high > low] + bars
 

@@ -11,7 +11,7 @@ from ..breakdown import break_down
 from ..compare.estimate import Estimate, estimate_pairs
 from ..errors import KvlensError
 from ..source import Session
-from .decisions import load_decisions
+from .decisions import drop_repeats, load_decisions
 from .thresholds import Prediction, find_threshold, predict
 
 LEVEL = 0.95
@@ -45,7 +45,7 @@ class Check:
 
 def load_recorded(session: Session) -> Recorded:
     """Load a run for a check. Raises KvlensError when it has no decisions."""
-    decisions = load_decisions(session)
+    decisions = drop_repeats(load_decisions(session))
     return Recorded(session.run.name, decisions, break_down(session).budgets.select("request_key", "ttft"))
 
 

@@ -11,7 +11,7 @@ from ..errors import KvlensError
 from ..run import Run
 from ..source import Session
 from ..summary import describe
-from .thresholds import Curve, draw_curve
+from .thresholds import FAILED, Curve, draw_curve
 
 FETCHED = ("fetched",)
 RECOMPUTED = ("below_threshold", "fetch_failed_recomputed", "expired", "remote_unknown")
@@ -23,13 +23,15 @@ WORST = 5
 class DecisionReport:
     """What is known of one run's decisions.
 
-    decisions: rows of sql/decisions.sql. reasons: engine, decision, reason, requests, tokens, regret_ns, past_s.
+    decisions: rows of sql/decisions.sql. repeats: how many of them are of attempts that a router sent again without an
+    offer, after the first one's fetch had failed the request. reasons: rows of count_reasons.
     mismatches: requests whose prompt is no prefix of what was offered. costs: side -> ms (describe), per token too.
     estimates: side -> error of the estimates. regret: summary of it, with the requests that lost most.
     """
 
     run: Run
     decisions: pl.DataFrame
+    repeats: int
     reasons: pl.DataFrame
     mismatches: pl.DataFrame
     prefixes: dict[str, int]
@@ -64,17 +66,27 @@ def report_decisions(session: Session) -> DecisionReport:
 
 def summarize_decisions(run: Run, decisions: pl.DataFrame) -> DecisionReport:
     """Summarize decisions."""
+    first = drop_repeats(decisions)
     return DecisionReport(
         run=run,
         decisions=decisions,
+        repeats=decisions.height - first.height,
         reasons=count_reasons(decisions),
         mismatches=find_mismatches(decisions),
         prefixes=count_prefixes(decisions),
         costs={side: describe_cost(decisions, side) for side in SIDES},
         estimates={side: judge_estimates(decisions, side) for side in SIDES},
         regret=sum_regret(decisions),
-        curve=draw_curve(decisions),
+        curve=draw_curve(first),
     )
+
+
+def drop_repeats(decisions: pl.DataFrame) -> pl.DataFrame:
+    """Drop decisions of attempts that were sent again without an offer after a failed fetch: they are no requests."""
+    ordered = decisions.sort("begin", maintain_order=True)
+    before = pl.col("reason").shift(1).over("engine", "key")
+    again = (pl.col("key") != "") & before.is_in(FAILED) & (pl.col("reason") == "no_remote_metadata")
+    return ordered.filter(~again.fill_null(value=False))
 
 
 def count_reasons(decisions: pl.DataFrame) -> pl.DataFrame:

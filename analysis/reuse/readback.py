@@ -51,7 +51,8 @@ def charge_readback(frame: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFra
     frame: a walked chain (at_<milestone>, seg_<segment>) with the columns of SCHEMA. Adds seg_readback, its parts
     rbk_<part> (ns; they sum to it, rbk_unresolved is what no worker span tells apart), at_p_alloc and at_p_told. Where
     a read was posted and the scheduler's two ends of it are unknown, the queue can't be told apart from it: both stay
-    in the residual.
+    in the residual. A readback that failed the request, which was then sent again, took from that attempt's arrival to
+    the next one's: at_tried, all of it unresolved.
     """
     if "p_alloc" not in frame.columns:
         return frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in columns())
@@ -71,12 +72,39 @@ def charge_readback(frame: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFra
     ).with_columns(
         seg_prefill_queue=pl.when(~mixed).then(pl.col("seg_prefill_queue") - pl.col("seg_readback").fill_null(0))
     )
-    return _split(frame, handshakes)
+    return _add_tries(_split(frame, handshakes))
+
+
+def _add_tries(frame: pl.DataFrame) -> pl.DataFrame:
+    """Take an attempt whose readback failed out of the way to the attempt that served."""
+    if "tried_start" not in frame.columns:
+        return frame.with_columns(at_tried=pl.lit(None, pl.Int64))
+    low = pl.max_horizontal("ttft_start", "at_r_prefill_start")
+    tried = pl.when(pl.col("at_p_start").is_not_null()).then(_clip(pl.col("tried_start"), low, pl.col("at_p_start")))
+    frame = frame.with_columns(at_tried=tried)
+    spent = pl.col("at_p_start") - pl.col("at_tried")
+    was_tried = pl.col("at_tried").is_not_null()
+    # On ingress as far as it was charged: without a router the first arrival is the start already.
+    return frame.with_columns(
+        seg_prefill_ingress=pl.when(was_tried)
+        .then(pl.col("seg_prefill_ingress") - spent)
+        .otherwise("seg_prefill_ingress"),
+        seg_readback=pl.when(was_tried).then(pl.col("seg_readback").fill_null(0) + spent).otherwise("seg_readback"),
+        rbk_unresolved=pl.when(was_tried)
+        .then(pl.col("rbk_unresolved").fill_null(0) + spent)
+        .otherwise("rbk_unresolved"),
+    )
 
 
 def columns() -> tuple[str, ...]:
     """Columns that charge_readback adds."""
-    return ("at_p_alloc", "at_p_told", "seg_readback", *(f"rbk_{part}" for part in (*READBACK_PARTS, UNRESOLVED)))
+    return (
+        "at_p_alloc",
+        "at_p_told",
+        "at_tried",
+        "seg_readback",
+        *(f"rbk_{part}" for part in (*READBACK_PARTS, UNRESOLVED)),
+    )
 
 
 def _split(frame: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFrame:

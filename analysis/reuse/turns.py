@@ -26,14 +26,21 @@ def link_turns(requests: pl.DataFrame, routers: pl.DataFrame, decisions: pl.Data
     tpot_ns, engine_ns (prompt computation, first step and generation), generation_ns and seg_<segment>.
     """
     known = _join_router(requests, routers)
-    known = known.join(
-        decisions.select(
-            p_engine="engine", p_id="id", reason="reason", peer="peer", peer_id="peer_id", saved="fetch_tokens"
-        ).unique(["p_engine", "p_id"], keep="last", maintain_order=True),
-        on=["p_engine", "p_id"], how="left", maintain_order="left",
-    )  # fmt: skip
-    named = _name_conversations(known)
+    named = _name_conversations(_join_decisions(known, decisions))
     return _number_turns(_measure(named))
+
+
+def _join_decisions(requests: pl.DataFrame, decisions: pl.DataFrame) -> pl.DataFrame:
+    """Add reason, peer, peer_id and saved: of the attempt that served, or of one that failed before it."""
+    told = decisions.select(
+        p_engine="engine", p_id="id", reason="reason", peer="peer", peer_id="peer_id", saved="fetch_tokens"
+    ).unique(["p_engine", "p_id"], keep="last", maintain_order=True)
+    joined = requests.join(told, on=["p_engine", "p_id"], how="left", maintain_order="left")
+    if "tried_id" not in requests.columns:
+        return joined
+    before = told.rename({"p_id": "tried_id"})
+    joined = joined.join(before, on=["p_engine", "tried_id"], how="left", suffix="_tried", maintain_order="left")
+    return joined.with_columns(pl.coalesce(f"{name}_tried", name).alias(name) for name in told.columns[2:])
 
 
 def _join_router(requests: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:

@@ -2,14 +2,16 @@
 
 from itertools import pairwise
 
+import polars as pl
 import pytest
 from reuse_world import Turn, add_conversation, make_world, write
-from span_builder import MS
+from span_builder import MS, trace_of
 
 from analysis.breakdown import break_down
 from analysis.render.json import render_document
 from analysis.render.table import render_table
 from analysis.render.waterfall import list_bars, render_waterfall
+from analysis.reuse.retries import fold_retries
 from analysis.source import open_session
 
 FIRST = Turn("no_remote_metadata", prompt=300)
@@ -99,3 +101,50 @@ def test_stock_prefill_leaves_it_in_the_residual(tmp_path):
     assert row["missing"] == ["prefill"]
     assert "readback" not in row["segments"]
     assert row["residual_ms"] > 33.5
+
+
+def add_failed_attempt(world, key, before_ms, length_ms=30):
+    """P declined the fetch and failed the request; the router sent it again."""
+    served = next(s for s in world.prefill.spans if s["name"] == "prefill" and s["traceId"] == trace_of(key))
+    start = int(served["startTimeUnixNano"]) - world.prefill.stamp(0) - round(before_ms * MS)
+    common = {"trace": trace_of(key), "request_id": f"cmpl-{key}-0-ffffffff", "request_key": key}
+    world.emit(world.prefill, "decision", start, start + MS, **common, reason="expired", decision="fetch",
+               peer_engine_id="D0", peer_request_id="elsewhere", fetch_tokens=300, seconds_to_expiry=-1.0)  # fmt: skip
+    world.emit(world.prefill, "prefill", start, start + length_ms * MS, **common, prompt_tokens=400,
+               finish_reason="finished_error")  # fmt: skip
+
+
+def test_an_attempt_that_was_sent_again_is_the_same_request(tmp_path):
+    """Its time is readback, and the router's request keeps one budget."""
+    world = make_world()
+    add_conversation(world, "c", 0, [FIRST, Turn("no_remote_metadata"), Turn("no_remote_metadata")])
+    for span in world.router.spans:  # the router sent the attempt that failed 50 ms earlier
+        if span["traceId"] == trace_of("c-t1") and span["name"] != "router.decode":
+            span["startTimeUnixNano"] = str(int(span["startTimeUnixNano"]) - 50 * MS)
+            for kv in span["attributes"]:
+                if kv["key"] == "kv_transfer.client_sent_ns":
+                    kv["value"] = {"intValue": str(int(kv["value"]["intValue"]) - 50 * MS)}
+    add_failed_attempt(world, "c-t1", before_ms=40)
+    breakdown = break_world(world, tmp_path)
+    rows = render_document(breakdown)["requests"]
+    assert len(rows) == 3
+    second = rows[1]
+    assert second["segments"]["readback"] == pytest.approx(40)
+    assert second["readback_ms"]["unresolved"] == pytest.approx(40)
+    assert second["segments"]["prefill_ingress"] == pytest.approx(11)
+    assert second["residual_ms"] == pytest.approx(0, abs=1e-6)
+    bars = list_bars(breakdown.budgets.to_dicts()[1])
+    assert [name for name, *_ in bars][:4] == ["route", "prefill_ingress", "readback", "prefill_queue"]
+    assert all(end == begin for (_, _, end, *_), (_, begin, *_) in pairwise(bars))
+
+
+def test_a_client_that_uses_an_id_again_is_no_retry():
+    engines = pl.DataFrame({
+        "p_trace": ["t"] * 3, "p_key": ["k"] * 3, "p_id": ["a", "b", "c"], "d_id": [None, None, "d"],
+        "p_finish": ["finished_error", "finished_error", "finished_length_capped"], "p_start": [10, 20, 30],
+    })  # fmt: skip
+    routers = pl.DataFrame({"r_trace": ["t"] * 3, "r_key": ["k"] * 3})
+    assert fold_retries(engines, routers).height == 3
+    folded = fold_retries(engines, routers[:1]).to_dicts()
+    assert [(row["p_id"], row["tries"], row["tried_id"], row["tried_start"]) for row in folded] == [("c", 2, "a", 10)]
+    assert fold_retries(engines, routers[:0]).height == 3

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ...reuse.decisions import drop_repeats
 from ...reuse.thresholds import draw_curve, word_range
 from ..facts import Facts
 from ..finding import WARNING, Finding, Rule
@@ -30,7 +31,7 @@ def check(facts: Facts) -> Finding | None:
     )
     if with_choice.height < FEWEST or facts.budgets.is_empty():
         return None
-    curve = draw_curve(facts.decisions)
+    curve = draw_curve(drop_repeats(facts.decisions))
     mean_ms = float(facts.budgets["ttft"].mean() or 0.0) / 1e6  # type: ignore[arg-type]
     if curve.verdict != "better":
         return None

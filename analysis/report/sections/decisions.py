@@ -39,7 +39,7 @@ def _conclude(name: str, one: DecisionReport) -> str:
     lost = one.regret["lost_ms"]
     doubt = f" {wrong} prompts are no continuation of what was offered." if wrong else ""
     return (
-        f"{name}: {fetched:,} of {one.decisions.height:,} requests fetched an earlier turn's KV;"
+        f"{name}: {fetched:,} of {one.decisions.height - one.repeats:,} requests fetched an earlier turn's KV;"
         f" by the estimates the other way would have saved {lost:,.1f} ms in all.{doubt}"
     )
 
