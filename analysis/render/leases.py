@@ -67,7 +67,10 @@ def render_ledger(report: LeaseReport) -> RenderableType:
             _figure(row["gb_s"], 3), "" if running else _figure(row["wasted_gb_s"], 3), style="dim" if running else "",
         )  # fmt: skip
     unclear = float(report.ledger["unclear_block_s"].sum())
-    notes = ["used: read, sent or received; wasted: expired or aborted; open: still held when the engine ended"]
+    notes = [
+        "used: read, sent or received; wasted: expired, aborted, or declined by the next turn; open: still held when the"
+        " engine ended"
+    ]
     notes += [f"{unclear:.1f} block-s of leases whose end was seen and its cause not"] if unclear else []
     return Group(add_title(f"Lease ledger of {report.run.name}", table), *(Text(note, "dim") for note in notes))
 

@@ -10,7 +10,7 @@ import polars as pl
 from ..errors import KvlensError
 from ..run import Run
 from ..source import Session
-from .ledger import RUNNING, UNHEARD, add_unheard, balance, classify, sum_ledger
+from .ledger import RUNNING, UNHEARD, add_unheard, balance, classify, mark_declined, sum_ledger
 from .retention import Retention, draw_retention
 from .usage import compare_usage, find_usage, read_usage
 
@@ -34,7 +34,9 @@ class LeaseReport:
 
 def report_leases(session: Session) -> LeaseReport:
     """Report a run's held blocks. Raises KvlensError when no engine told of any lease."""
-    holdings = classify(add_unheard(session.query("leases"), session.query("engines")))
+    decisions = session.query("decisions")
+    told = mark_declined(session.query("leases"), decisions)
+    holdings = classify(add_unheard(told, session.query("engines")))
     if holdings.filter((pl.col("reason") != RUNNING) & (pl.col("outcome") != UNHEARD)).is_empty():
         raise KvlensError(
             f"no lease spans in {session.run.name}",
@@ -49,5 +51,5 @@ def report_leases(session: Session) -> LeaseReport:
         balance=balance(holdings),
         usage=compare_usage(holdings, usage, session.query("steps")) if not usage.is_empty() else [],
         bad_samples=bad,
-        retention=draw_retention(holdings, session.query("decisions")),
+        retention=draw_retention(holdings, decisions),
     )

@@ -10,7 +10,9 @@ NS_PER_S = 1e9
 RUNNING = "running"
 OPEN = "unknown"
 """Outcome of what was still held when the engine ended."""
-USED, WASTED = ("read", "sent", "received"), ("expired", "aborted")
+DECLINED = "declined"
+"""Outcome of blocks that were kept for a next turn which came and did not read them: its refusal frees them, too."""
+USED, WASTED = ("read", "sent", "received"), ("expired", "aborted", DECLINED)
 REASONS = {
     "finished_awaiting_transfer": "prompt done, the decode engine has not read it yet",
     "awaiting_next_turn": "decode engine keeps a turn for the next one's readback",
@@ -52,6 +54,25 @@ def add_unheard(holdings: pl.DataFrame, engines: pl.DataFrame) -> pl.DataFrame:
     held = pl.min_horizontal(pl.col("last_heard") - pl.col("begin"), "ttl").clip(lower_bound=0)
     missing = missing.with_columns(finish=pl.col("begin") + held, block_ns=pl.col("blocks") * held, ttl_ns="ttl")
     return pl.concat([holdings, missing.select(holdings.columns)], how="vertical_relaxed")
+
+
+def mark_declined(holdings: pl.DataFrame, decisions: pl.DataFrame) -> pl.DataFrame:
+    """Mark the blocks kept for a next turn that were given back unread, as the turn computed or had its prompt itself.
+
+    The holder can't tell that from a read: it gets the same notification. decisions: rows of sql/decisions.sql.
+    """
+    refused = (
+        decisions.filter((pl.col("reason") != "fetched") & (pl.col("decision") != "fetch") & (pl.col("peer_id") != ""))
+        .select(engine="peer", id="peer_id", refused=pl.lit(value=True))
+        .unique(["engine", "id"])
+    )
+    kept = pl.col("reason") == KEPT_BY["decode"]
+    is_refused = kept & pl.col("refused").fill_null(value=False) & (pl.col("outcome") == "read")
+    return (
+        holdings.join(refused, on=["engine", "id"], how="left", maintain_order="left")
+        .with_columns(outcome=pl.when(is_refused).then(pl.lit(DECLINED)).otherwise("outcome"))
+        .drop("refused")
+    )
 
 
 def classify(holdings: pl.DataFrame) -> pl.DataFrame:

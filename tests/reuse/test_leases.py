@@ -11,7 +11,7 @@ from span_builder import EPOCH, MS
 from analysis.commands.leases import leases
 from analysis.errors import KvlensError
 from analysis.reuse.leases import report_leases
-from analysis.reuse.ledger import add_unheard
+from analysis.reuse.ledger import add_unheard, mark_declined
 from analysis.reuse.retention import draw_retention
 from analysis.reuse.usage import compare_usage, find_levels, find_moments
 from analysis.source import open_session
@@ -196,3 +196,13 @@ def test_reads_inside_the_margin_mean_that_the_reader_was_not_told_of_the_expiry
         20: 0,
         40: 0,
     }
+
+
+def test_blocks_that_the_next_turn_did_not_read_are_wasted_though_the_holder_was_notified():
+    leases = pl.DataFrame({"engine": ["D0"] * 3, "id": ["a", "b", "c"], "reason": ["awaiting_next_turn"] * 3,
+                           "outcome": ["read", "read", "expired"]})  # fmt: skip
+    decisions = pl.DataFrame({
+        "peer": ["D0"] * 3, "peer_id": ["a", "b", "c"], "decision": ["fetch", "recompute", "fetch"],
+        "reason": ["fetched", "below_threshold", "expired"],
+    })  # fmt: skip
+    assert mark_declined(leases, decisions)["outcome"].to_list() == ["read", "declined", "expired"]

@@ -22,6 +22,7 @@ COLOUR_OF_OUTCOME = {
     "sent": "#56B4E9",
     "received": "#F0E442",
     "released": "#0072B2",
+    "declined": "#CC79A7",
     "aborted": "#E69F00",
     "expired": "#D55E00",
     "unknown": "#8C8C8C",
