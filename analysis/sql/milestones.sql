@@ -8,6 +8,8 @@
 -- Every CTE is used once: ClickHouse would run it again for each further use.
 WITH
     /* parts/shifts.sql */ AS shifts,
+    toUInt256('18446744073709551616') AS pow_64,
+    pow_64 * pow_64 AS pow_128,
     spans AS (
         SELECT
             name, trace, engine, mode, boot, id, leg, key, rank, outcome, direction, peer, peer_id, finish_reason,
@@ -53,33 +55,48 @@ WITH
         GROUP BY leg
     ),
 
-    -- A rank's transfer for a leg: of its wires the one that landed last, and the post that returned when it began.
+    -- A rank's transfer for a leg: of its wires the one that landed last, and the post that returned when it began. Times and
+    -- numbers that nobody saw are 0 here (an aggregate of plain integers costs a tenth of one of tuples).
     ranks AS (
         SELECT
-            leg, rank,
-            argMaxOrNullIf(
-                (begin, landed_after_at + shift, landed_before_at + shift, bytes, descriptors),
-                finish, name = 'wire' AND outcome IN ('ok', '')) AS wire,
-            groupArrayIf((begin, finish), name = 'post') AS posts,
-            if(length(posts) < 2, posts, arraySort(p -> abs(p.2 - coalesce(wire.1, 9000000000000000000)), posts))[1] AS post,
+            leg, toString(rank) AS rank,
+            countIf(is_wire) > 0 AS has_wire,
+            argMaxIf(begin, finish, is_wire) AS wire_begin,
+            argMaxIf(landed_after_at + shift, finish, is_wire) AS landed_after,
+            argMaxIf(landed_before_at + shift, finish, is_wire) AS landed_done,
+            argMaxIf(bytes, finish, is_wire) AS moved,
+            argMaxIf(descriptors, finish, is_wire) AS descriptors,
+            groupArrayIf(begin, name = 'post') AS begins,
+            groupArrayIf(finish, name = 'post') AS ends,
+            notEmpty(begins) AS has_post,
+            if(length(ends) < 2, 1,
+                indexOf(ends, arraySort(e -> abs(e - if(has_wire, wire_begin, 9000000000000000000)), ends)[1])) AS nearest,
+            begins[nearest] AS post_begin,
+            ends[nearest] AS post_end,
             anyIf(toString(direction), name = 'post') AS direction,
             anyIf(toString(peer), peer != '') AS peer,
             anyIf(peer_id, peer_id != '') AS peer_id,
-            maxOrNullIf(registration_seen_at + shift, name = 'pairing' AND registration_seen_at != 0) AS reg_seen,
-            maxOrNullIf(begin, name = 'notification') AS notified
-        FROM spans
+            maxIf(registration_seen_at + shift, name = 'pairing' AND registration_seen_at != 0) AS reg_seen,
+            maxIf(begin, name = 'notification') AS notified,
+            -- What makes a rank the slowest: landed last, then posted last, then registered last.
+            toUInt256(if(has_wire, landed_done, 0)) * pow_128 + toUInt256(post_end) * pow_64 + toUInt256(reg_seen) AS place
+        FROM (SELECT *, name = 'wire' AND outcome IN ('ok', '') AS is_wire FROM spans)
         WHERE name IN ('post', 'wire', 'pairing', 'notification')
         GROUP BY leg, rank
     ),
     -- The slowest rank stands for the leg's transfer.
     transfers AS (
         SELECT
-            leg, uniqExactIf(rank, NOT empty(posts)) AS x_ranks, max(notified) AS n_seen, max(reg_seen) AS x_seen,
-            max(peer_id) AS x_peer_id,
-            argMax(
-                (toString(rank), direction, peer, if(empty(posts), NULL, post.1), coalesce(wire.1, if(empty(posts), NULL, post.2)),
-                 wire.2, wire.3, wire.4, wire.5, reg_seen),
-                (coalesce(wire.3, 0), post.2, coalesce(reg_seen, 0))) AS x
+            leg, countIf(has_post) AS x_ranks, nullIf(max(notified), 0) AS n_seen, max(reg_seen) AS x_seen, max(peer_id) AS x_peer_id,
+            argMax(rank, place) AS x_rank, argMax(direction, place) AS x_direction, argMax(peer, place) AS x_peer,
+            argMax(has_wire, place) AS x_wire, argMax(has_post, place) AS x_post,
+            nullIf(argMax(post_begin, place), 0) AS x_post_begin,
+            nullIf(argMax(if(has_wire, wire_begin, post_end), place), 0) AS x_post_end,
+            if(x_wire, argMax(landed_after, place), NULL) AS x_landed_after,
+            if(x_wire, argMax(landed_done, place), NULL) AS x_landed_done,
+            if(x_wire, argMax(moved, place), NULL) AS x_moved,
+            if(x_wire, argMax(descriptors, place), NULL) AS x_descriptors,
+            nullIf(argMax(reg_seen, place), 0) AS x_reg_seen
         FROM ranks
         GROUP BY leg
     ),
@@ -133,7 +150,12 @@ WITH
             sumIf(others, side = 'd') AS siblings,
             -- The side that posts: D in pull, P in push.
             anyOrNullIf(x_ranks, posts_here) AS ranks,
-            anyOrNullIf(x, posts_here) AS x,
+            anyOrNullIf(x_rank, posts_here) AS x_rank, anyOrNullIf(x_direction, posts_here) AS x_direction,
+            anyIf(x_peer, posts_here) AS x_peer,
+            anyIf(x_post_begin, posts_here) AS x_post_begin, anyIf(x_post_end, posts_here) AS x_post_end,
+            anyIf(x_landed_after, posts_here) AS x_landed_after, anyIf(x_landed_done, posts_here) AS x_landed_done,
+            anyIf(x_moved, posts_here) AS x_moved, anyIf(x_descriptors, posts_here) AS x_descriptors,
+            anyIf(x_reg_seen, posts_here) AS x_reg_seen,
             anyIf(x_seen, posts_here) AS last_seen
         FROM joined
         GROUP BY attempt
@@ -153,10 +175,11 @@ SELECT
     nullIf(d_wait_outcome, '') AS wait_outcome,
     p_start, p_sched, p_end, d_start, d_alloc, d_told, d_sched, d_first, d_end,
     if(mode = 'push', p_engine, d_engine) AS x_engine,
-    ranks AS x_ranks, x.1 AS x_rank, x.2 AS x_direction,
-    coalesce(nullIf(x.3, ''), if(mode = 'push', d_engine, p_engine)) AS x_peer,
-    x.4 AS post_start, x.5 AS post_end, x.6 AS landed_after, x.7 AS landed_done, x.8 AS bytes, x.9 AS descriptors,
-    coalesce(x.10, last_seen) AS reg_seen,
+    ranks AS x_ranks, x_rank, x_direction,
+    coalesce(nullIf(attempts.x_peer, ''), if(mode = 'push', d_engine, p_engine)) AS x_peer,
+    x_post_begin AS post_start, x_post_end AS post_end, x_landed_after AS landed_after, x_landed_done AS landed_done,
+    x_moved AS bytes, x_descriptors AS descriptors,
+    coalesce(x_reg_seen, nullIf(last_seen, 0)) AS reg_seen,
     -- In push the notification on D bounds the landing from above as well, if D has P's clock.
     if(mode = 'push' AND p_boot = d_boot, d_notified, NULL) AS notified_at
 FROM attempts
