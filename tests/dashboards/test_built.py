@@ -44,6 +44,7 @@ def test_uid_is_one_that_grafana_takes(board: dict[str, Any]) -> None:
 @boards
 def test_models_round_trip(board: dict[str, Any]) -> None:
     again = json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
+    assert again.keys() == board.keys()
     # The SDK knows no ClickHouse query and reads rows loosely: what it does model must come back.
     assert {key: again[key] for key in again if key != "panels"} == {
         key: board[key] for key in again if key != "panels"
