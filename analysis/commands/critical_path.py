@@ -28,7 +28,7 @@ def critical_path(run: Path, as_json: bool, request_id: str | None) -> None:
     \b
     Examples:
       kvlens critical-path runs/push
-      kvlens critical-path runs/push --request lens-3
+      kvlens critical-path runs/push --request req-7-00003
       kvlens critical-path runs/pull --json | jq '.modes.pull.differences[0]'
     """
     with open_session([run]) as session:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ..render.table import STYLE_OF_CLASS, add_title, make_table
 
-WHY = {"chance": "chance", "uncertainty": "clocks", None: ""}
+WHY = {"chance": "chance", "uncertainty": "uncertain", None: ""}
 
 
 def render_paths(run: str, modes: dict[str, Any]) -> RenderableType:
