@@ -126,7 +126,7 @@ def render_turn_medians(reports: list[ConversationReport]) -> RenderableType:
     table = make_table()
     table.add_column("turn", justify="right")
     for report in reports:
-        table.add_column(f"{report.run.name} ({report.label}): TTFT = compute + readback + other, ms", justify="right")
+        table.add_column(f"{report.run.name} ({report.label})", justify="right")
     for turn in sorted({int(turn) for report in reports for turn in report.growth["turn"]}):
         cells = []
         for report in reports:
@@ -138,7 +138,7 @@ def render_turn_medians(reports: list[ConversationReport]) -> RenderableType:
     table.add_row("task", *(f"{_seconds(value)} s without gaps" for value in medians))
     slopes = (word_slope(report.slope) if report.slope else "" for report in reports)
     table.add_row("growth", *slopes)
-    return add_title("Turn over turn, medians", table)
+    return add_title("Turn over turn: median TTFT = compute + readback + other, ms", table)
 
 
 def render_differences(reports: list[ConversationReport]) -> RenderableType:
@@ -151,16 +151,19 @@ def render_differences(reports: list[ConversationReport]) -> RenderableType:
         beside = put_beside(reports[base], report)
         lines += [
             f"{report.run.name} ({report.label}) less {beside.base} ({reports[base].label}):",
+            f"  TTFT of first turns {_interval(beside.first)}",
             f"  TTFT of later turns {_interval(beside.later)}",
             f"  task without gaps   {_interval(beside.tasks)}",
         ]
         changed = [one for one in beside.conditions if one.status != "noted"]
         if changed:
-            some = "; ".join(f"{one.key}: {one.a} -> {one.b}" for one in changed[:6])
-            lines.append(f"  what differs: {some}{' ...' if len(changed) > 6 else ''}")
-    lines.append(
-        "Pairs are equal turns of equal conversations; one run each, so what varies from run to run is not in it."
-    )
+            groups = ", ".join(dict.fromkeys(one.group for one in changed))
+            lines.append(f"  conditions that differ: {groups} (all: kvlens compare)")
+    lines += [
+        "Pairs are equal turns of equal conversations. First turns have nothing to re-use: what differs there is the"
+        " machine or chance, and may be in the others as well.",
+        "One run each: what varies from run to run is not in the intervals.",
+    ]
     return Group(Text("Gain", "bold italic"), Text("\n".join(lines)))
 
 

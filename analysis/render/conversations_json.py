@@ -89,7 +89,12 @@ def _beside(beside: Beside) -> dict[str, Any]:
         values = {"difference_ms": one.difference, "low_ms": one.low, "high_ms": one.high, "p": one.p}
         return {"pairs": one.requests[0]} | {k: None if math.isnan(v) else v for k, v in values.items()}
 
-    return {"base": beside.base, "later_turns_ttft": plain(beside.later), "task_without_gaps": plain(beside.tasks)}
+    return {
+        "base": beside.base,
+        "first_turns_ttft": plain(beside.first),
+        "later_turns_ttft": plain(beside.later),
+        "task_without_gaps": plain(beside.tasks),
+    }
 
 
 def _divide(value: float | None, unit: float) -> float | None:

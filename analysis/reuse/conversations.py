@@ -77,10 +77,12 @@ def summarize_conversations(
 class Beside:
     """One run beside another: paired differences (this less base, ms), and what else differs.
 
-    later: TTFT of turns after the first. tasks: completion less the gaps, whose lengths tools and people set.
+    first: TTFT of first turns, which have nothing to re-use: a difference there is the machine's or chance. later: TTFT
+    of the turns after them. tasks: completion less the gaps, whose lengths tools and people set.
     """
 
     base: str
+    first: Estimate
     later: Estimate
     tasks: Estimate
     conditions: list[Difference]
@@ -89,9 +91,12 @@ class Beside:
 def put_beside(base: ConversationReport, other: ConversationReport) -> Beside:
     """Compare the turns and tasks of two runs, paired by conversation and turn."""
     rng = np.random.default_rng(SEED)
-    later = _pair(
-        *(one.turns.filter((pl.col("turn") > 0) & (pl.col("link") == "given")) for one in (base, other)),
-        on=["conversation", "turn"], value=pl.col("ttft"), rng=rng,
+    first, later = (
+        _pair(
+            *(one.turns.filter(which & (pl.col("link") == "given")) for one in (base, other)),
+            on=["conversation", "turn"], value=pl.col("ttft"), rng=rng,
+        )
+        for which in (pl.col("turn") == 0, pl.col("turn") > 0)
     )  # fmt: skip
     busy = pl.col("completion_ns") - pl.col("gaps_ns")
     tasks = _pair(
@@ -99,7 +104,7 @@ def put_beside(base: ConversationReport, other: ConversationReport) -> Beside:
         on=["conversation"], value=busy, rng=rng,
     )  # fmt: skip
     conditions = diff_conditions(base.run.manifest, other.run.manifest)
-    return Beside(base.run.name, later, tasks, conditions)
+    return Beside(base.run.name, first, later, tasks, conditions)
 
 
 def _pair(a: pl.DataFrame, b: pl.DataFrame, *, on: list[str], value: pl.Expr, rng: np.random.Generator) -> Estimate:

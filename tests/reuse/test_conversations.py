@@ -87,6 +87,7 @@ def test_runs_side_by_side(runs):
     assert (difference["run"], difference["base"]) == ("on", "off")
     later = difference["later_turns_ttft"]
     assert later["pairs"] == 6
+    assert difference["first_turns_ttft"]["difference_ms"] == pytest.approx(0)
     # 16 + 2 ms of readback and queue against (420 * 0.3 - 33) and (520 * 0.3 - 30) ms of computing.
     assert later["difference_ms"] == pytest.approx(18 - (126 - 33 + 156 - 30) / 2, abs=0.1)
     done = CliRunner().invoke(conversations, [str(runs[0]), "--against", str(runs[1])])
