@@ -21,7 +21,7 @@ from .table import add_title, make_table
 SCHEMA = 1
 ROWS = 16
 """Intervals of the curve shown in a terminal; --json has all."""
-HALF = 14
+HALF = 12
 """Characters on either side of the zero line of a bar."""
 LIMITS = (
     "The curve keeps the queue as it was: a request that computes instead of fetching also delays others, which is not"
@@ -176,8 +176,8 @@ def render_curve(curve: Curve) -> RenderableType:
         return Text(f"Threshold: {curve.conclusion}")
     table = make_table()
     for name, side in (("threshold", "left"), ("ms per request", "right"), ("95 %", "right"), ("", "left"),
-                       ("fetched", "right"), ("changed", "right"), ("", "left")):  # fmt: skip
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+                       ("fetch", "right"), ("changed", "right"), ("", "left")):  # fmt: skip
+        table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
     shown = thin(curve.points)
     reach = max(abs(float(value)) for value in shown["change_ms"]) or 1.0
     for row in shown.iter_rows(named=True):
@@ -189,7 +189,7 @@ def render_curve(curve: Curve) -> RenderableType:
             f"{row['low_ms']:+.2f} .. {row['high_ms']:+.2f}", draw_bar(row["change_ms"], reach),
             f"{row['fetched_share']:.0%}", f"{row['flipped']}{unknown}", ", ".join(marks),
         )  # fmt: skip
-    title = "Threshold curve: change of the mean TTFT against this run (below zero: faster), share of requests fetched"
+    title = "Threshold curve: change of the mean TTFT against this run (below zero: faster), share that tries to fetch"
     notes = [curve.conclusion, _word_corrections(curve), LIMITS]
     return Group(add_title(title, table), *(Text(note) for note in notes))
 

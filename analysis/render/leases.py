@@ -68,8 +68,8 @@ def render_ledger(report: LeaseReport) -> RenderableType:
         )  # fmt: skip
     unclear = float(report.ledger["unclear_block_s"].sum())
     notes = [
-        "used: read, sent or received; wasted: expired, aborted, or declined by the next turn; open: still held when the"
-        " engine ended"
+        "used: read, sent or received; wasted: expired, aborted, or declined by the next turn; open: still held when"
+        " the engine ended"
     ]
     notes += [f"{unclear:.1f} block-s of leases whose end was seen and its cause not"] if unclear else []
     return Group(add_title(f"Lease ledger of {report.run.name}", table), *(Text(note, "dim") for note in notes))

@@ -12,7 +12,7 @@ from ..compare.estimate import Estimate, estimate_pairs
 from ..errors import KvlensError
 from ..source import Session
 from .decisions import drop_repeats, load_decisions
-from .thresholds import Prediction, find_threshold, predict
+from .thresholds import FAILED, FETCHED, Prediction, find_threshold, predict
 
 LEVEL = 0.95
 SEED = 20261130
@@ -68,7 +68,7 @@ def check_curve(base: Recorded, other: Recorded) -> Check:
     predicted = predict(base.decisions, threshold)
     error = measured.difference - predicted.change_ms
     reach = float(np.hypot(predicted.reach_ms, (measured.high - measured.low) / 2))
-    fetched = float((other.decisions["reason"] == "fetched").mean() or 0.0)  # type: ignore[arg-type]
+    fetched = float(other.decisions["reason"].is_in([*FETCHED, *FAILED]).mean() or 0.0)  # type: ignore[arg-type]
     return Check(other.name, threshold, predicted, measured, fetched, error, abs(error) <= reach)
 
 

@@ -58,6 +58,7 @@ def run_blocks(page: Path, kinds: set[str], folder: Path) -> None:
 def write_sample_runs(folder: Path) -> None:
     """Copy the recorded runs to `runs/`, unpacked as an engine leaves them, for pages that need a run."""
     shutil.copytree(ROOT / "tests/fixtures/runs", folder / "runs")
+    shutil.copytree(ROOT / "tests/fixtures/reuse", folder / "runs", dirs_exist_ok=True)  # conversations
     for packed in (folder / "runs").rglob("*.gz"):
         packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
         packed.unlink()
