@@ -146,19 +146,20 @@ def test_a_failed_receive_gives_the_blocks_back() -> None:
     assert sink.named("lease")[0]["outcome"] == "released"
 
 
-def test_preempted_and_resumed_requests_lose_and_get_blocks() -> None:
+@pytest.mark.parametrize("told", [(D_ID,), ()], ids=["preemption told", "seen when it is resumed"])
+def test_preempted_and_resumed_requests_lose_and_get_blocks(told: tuple[str, ...]) -> None:
     sink = Sink()
     scheduler = make(sink, "D0")
     feed(scheduler, *on_d()[:6])
     feed(
         scheduler,
-        (STEP, 40, {}, [], 2, 0, 1, (D_ID,), None),
+        (STEP, 40, {}, [], 2, 0, 1, told, None),
         (STEP, 60, {D_ID: 101}, [], 3, 0, 0, (), ([D_ID], {D_ID}, [([1, 2, 3, 4],)])),
         (FINISH, 70, D_ID, LENGTH, 101, 2, 4, False),
     )
     feed(scheduler, (STEP_END, 70), (STEP_END, 70))
-    # 1 x 4 + 14 x 5, nothing for 20 ms, 10 x 4.
-    assert sink.named("decode")[0]["block_ns"] == (4 + 70 + 40) * MS
+    # 1 x 4 + 14 x 5, nothing (or the 5 of before) for 20 ms, 10 x 4.
+    assert sink.named("decode")[0]["block_ns"] == (4 + 70 + (0 if told else 100) + 40) * MS
 
 
 def test_close_ends_everything_and_the_ledger_is_bounded() -> None:

@@ -118,6 +118,7 @@ def scraps(seed: int) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(0, 2000, 100))
 def test_nothing_raises_and_nothing_has_more_than_one_parameter_event(seed: int) -> None:
     """A hundred random bags of scraps each: recorded by the lens, dispatched to the real builders."""
+    errors = sum(guard.errors.values())
     for number in range(seed, seed + 100):
         params = {**SOUND, **scraps(number), "do_remote_decode": True}
         sink, recorder = Sink(), Recorder(100)
@@ -139,7 +140,7 @@ def test_nothing_raises_and_nothing_has_more_than_one_parameter_event(seed: int)
                     builder.handlers[event[0]](event)
         assert len(sink.named("decision")) == 1
         assert len([span for span in sink.named("validation") if span["reason"] != "prefix_mismatch"]) <= 1
-        assert not guard.errors
+    assert sum(guard.errors.values()) == errors
 
 
 @pytest.mark.parametrize("seed", range(5))
