@@ -99,7 +99,8 @@ def weigh(decision: Decision, state: RequestState, fetch: Estimate | None, recom
     if was_computed and state.scheduled is not None and state.finish is not None and decision.fetch_tokens:
         share = min(1.0, decision.fetch_tokens / max(1, state.computed))
         recompute_ns = round(share * (state.finish[0] - state.scheduled))
-    if fetch_ns is not None and recompute is not None and decision.reason != ABORTED:
+    is_whole = recompute_ns is not None or not state.failed  # else neither way brought the tokens
+    if fetch_ns is not None and recompute is not None and is_whole and decision.reason != ABORTED:
         regret = fetch_ns + (recompute_ns or 0) - recompute.ns
     elif fetch_ns is None and recompute_ns is not None and fetch is not None:
         regret = recompute_ns - fetch.ns

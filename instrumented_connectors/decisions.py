@@ -246,12 +246,8 @@ class DecisionSpans:
         if made is None:
             # Never allocated: nothing was decided, unless there was nothing to decide.
             return Decision(NONE, ABORTED if pending.offer.has_blocks else NO_METADATA, None)
-        is_failed = state.failed
-        if made.reason != DISABLED and state.external_tokens > 0 and state.told is None:
-            # With `kv_load_failure_policy` fail, vLLM ends the request before it says that the fetch failed.
-            is_failed = state.finish is not None and state.finish[1] == "finished_error"
-            if not is_failed:
-                return made._replace(reason=ABORTED)
-        if is_failed:
+        if made.reason != DISABLED and state.awaits_receive:
+            return made._replace(reason=ABORTED)
+        if state.failed:
             return made._replace(reason=name_failure(state, pending.fact.reason if pending.fact else "", left))
         return made

@@ -132,13 +132,17 @@ class SchedulerSpans:
             state = self._requests.get(request_id)
             if state is None or state.allocated is None or state.told is not None:
                 continue
-            state.told = at
-            state.usage.run(at)
-            state.failed = request_id in failed
-            self._emit_remote_wait(state, state.allocated, at)
-            self._decisions.told(state, at)
+            self._end_receive(state, at, failed=request_id in failed)
         for request_id in sent:
             self._leases.release(request_id, at)
+
+    def _end_receive(self, state: RequestState, at: int, *, failed: bool) -> None:
+        """Note that the KV is here or won't come (by policy the request then ends before that is told)."""
+        assert state.allocated is not None
+        state.told, state.failed = at, failed
+        state.usage.run(at)
+        self._emit_remote_wait(state, state.allocated, at)
+        self._decisions.told(state, at)
 
     def _emit_remote_wait(self, state: RequestState, start: int, end: int) -> None:
         attributes: dict[str, str | int] = {"outcome": "failed" if state.failed else "ok"}
@@ -213,10 +217,12 @@ class SchedulerSpans:
             self._leases.open(request_id, reason, at, kept)
             if state is not None:
                 state.kept = kept
-        elif state is not None and state.awaits_receive:
-            self._leases.abort(request_id, at)
         if state is None:
             return
+        if state.awaits_receive:
+            self._leases.abort(request_id, at)
+            if status in FAILED:
+                self._end_receive(state, at, failed=True)
         state.usage.stop(at)
         state.finish = (at, status, output_tokens)
         state.blocks = blocks or state.blocks

@@ -11,9 +11,9 @@ from helpers import MS, Sink, build_scheduler, make_factory
 from metric_processes import Process, cross, make_output
 
 from instrumented_connectors import decide
-from instrumented_connectors.decide import Policy
+from instrumented_connectors.decide import Decision, Policy
 from instrumented_connectors.decisions import Pending
-from instrumented_connectors.estimates import CostModel, fit
+from instrumented_connectors.estimates import CostModel, Estimate, fit
 from instrumented_connectors.events import (
     ALLOC,
     ARRIVE,
@@ -34,6 +34,7 @@ from instrumented_connectors.identity import derive_trace_id
 from instrumented_connectors.limited_log import LimitedWarning
 from instrumented_connectors.offers import FIELDS, MISSING
 from instrumented_connectors.prefix_digest import describe_prefix, make_key
+from instrumented_connectors.request_state import RequestState
 
 P_ID, EARLIER = "cmpl-turn2-0-aaaaaaaa", "cmpl-turn1-0-bbbbbbbb"
 LENGTH = "finished_length_capped"
@@ -201,6 +202,22 @@ def test_regret_of_a_fetch_is_what_it_took_less_what_computing_would_have() -> N
     assert span["regret_ns"] == pytest.approx((120 - 76.8) * MS, rel=0.05)
 
 
+def test_a_fetch_that_failed_has_cost_both_ways_and_one_that_failed_the_request_has_no_regret() -> None:
+    fetch, recompute = Estimate(10, 5, 15, 9), Estimate(70, 60, 80, 9)
+    made = Decision(decide.FETCH, decide.EXPIRED, 256)
+    state = RequestState(
+        "r", True, 0, 300, external_tokens=256, allocated=5, told=25, failed=True, scheduled=25, computed=256,
+        finish=(105, LENGTH, 1),
+    )  # fmt: skip
+    assert decide.weigh(made, state, fetch, recompute) == {
+        "fetch_ns": 20,
+        "recompute_ns": 80,
+        "regret_ns": 20 + 80 - 70,
+    }
+    state.scheduled, state.finish = None, (25, "finished_error", 0)
+    assert decide.weigh(made, state, fetch, recompute) == {"fetch_ns": 20, "recompute_ns": None, "regret_ns": None}
+
+
 def test_regret_of_a_recompute_is_what_it_took_less_what_fetching_would_have() -> None:
     engine = Engine(threshold=1000)
     learn(engine)
@@ -296,6 +313,27 @@ def test_the_worker_says_why_a_fetch_brought_nothing(worker_events: list[tuple[A
     (span,) = run_both(worker_events)
     assert (span["decision"], span["reason"]) == ("fetch", reason)
     assert (span["fetch_ns"], span["recompute_ns"]) == (18 * MS, pytest.approx(100 * MS * 256 / 300, rel=0.01))
+
+
+def test_a_request_that_ends_with_its_fetch_before_that_is_told() -> None:
+    """vLLM's order with `kv_load_failure_policy` fail: the request's end, then the failed receive."""
+    worker = Process("prefill", "bidirectional", scheduler=False)
+    worker.feed(LOADED, (READ_CHECK, 4, P_ID, "D0", 0.0, 100, True), FAILED)
+    scheduler = Process("prefill", "bidirectional", scheduler=True)
+    scheduler.feed(
+        *arrive(OFFERED), *schedule(external=256)[:3], (FINISH, 20, P_ID, "finished_error", 256, 0, 8, False),
+        (TOLD, 21, (P_ID,), (), frozenset({P_ID})),
+    )  # fmt: skip
+    scheduler.port.told(make_output(cross(worker.deliver())))
+    scheduler.drain()
+    (span,) = scheduler.sink.named("decision")
+    assert (span["decision"], span["reason"], span["fetch_ns"]) == ("fetch", "expired", 18 * MS)
+    assert "recompute_ns" not in span
+    (wait,) = scheduler.sink.named("prefill.remote_wait")
+    assert (wait["outcome"], wait["start"], wait["end"]) == ("failed", 2, 20)
+    assert [(lease["reason"], lease["outcome"]) for lease in scheduler.sink.named("lease")] == [
+        ("reserved_awaiting_read", "aborted"), ("aborted_awaiting_receive", "released"),
+    ]  # fmt: skip
 
 
 def test_a_request_that_fails_with_its_fetch_was_not_recomputed() -> None:
