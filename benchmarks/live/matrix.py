@@ -43,18 +43,13 @@ def read_rows(url: str, phases: Sequence[Mapping[str, Any]]) -> list[Row]:
     for phase in phases:
         began, ended = float(phase["began"]), float(phase["ended"])
         query = f'ALERTS{{alertstate="firing", cluster="{phase["cluster"]}"}}'
-        # One second apart, from a little before: what fired already belongs to an earlier phase.
+        # One second apart; what fired before it began belongs to an earlier phase.
         span = Span(began - 1, min(ended + _LATE_S, began + 239))
-        fired = {
-            series.labels["alertname"]
-            for series in prometheus.read(query, span)
-            if series.points[0][0] > span.start + 0.5
-        }
+        fired = {series.labels["alertname"] for series in prometheus.read(query, span)}
         before = {series.labels["alertname"] for series in prometheus.read_instant(query, began - 1)}
-        still = {series.labels["alertname"] for series in prometheus.read(query, span)} & set(phase["alerts"]) & before
         rows.append(
             Row(
-                str(phase["cluster"]), str(phase["name"]), frozenset(fired - before | still),
+                str(phase["cluster"]), str(phase["name"]), frozenset(fired - before),
                 frozenset(phase["alerts"]), frozenset(phase["also"]),
             )
         )  # fmt: skip

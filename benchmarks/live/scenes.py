@@ -18,6 +18,7 @@ from .monitor import Monitor
 from .profile import LEASE_S
 
 Say = Callable[[str], None]
+QUIET_S = 30
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,13 @@ def play(act: Act, out: Path, monitor: Monitor, say: Say) -> Iterator[dict[str, 
 
 
 def play_one(incident: Incident, scene: Scene, act: Act, say: Say) -> dict[str, Any]:
-    """Play one incident until its alerts fire or its time is over."""
+    """Play one incident until its alerts fire or its time is over.
+
+    What fires from before would prove nothing, so its alerts are waited for to end first.
+    """
+    quiet_by = time.time() + QUIET_S
+    while set(incident.alerts) & scene.monitor.find_firing(act.cluster) and time.time() < quiet_by:
+        time.sleep(1)
     began = time.time()
     say(f"{act.cluster}: {incident.name}")
     with ExitStack() as scene.stack:
