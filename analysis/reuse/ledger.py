@@ -17,7 +17,7 @@ REASONS = {
     "finished_awaiting_transfer": "prompt done, the decode engine has not read it yet",
     "awaiting_next_turn": "decode engine keeps a turn for the next one's readback",
     "reserved_awaiting_write": "push: allocated on decode before the write came",
-    "reserved_awaiting_read": "pull: allocated on decode until its read is done",
+    "reserved_awaiting_read": "allocated until its read is done: decode in pull, prefill in a readback",
     "aborted_awaiting_receive": "the request ended while its receive was in flight",
     RUNNING: "requests while they run",
 }

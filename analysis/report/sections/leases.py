@@ -41,7 +41,12 @@ def build(report: Report) -> Section | None:
     known = [(name, one) for name, one in known if not list_leases(one).is_empty()]
     if not known:
         return None
-    parts: list[Any] = [draw_outcomes(known, report), Heading("Ledger by engine and reason"), tabulate(known)]
+    parts: list[Any] = [
+        draw_outcomes(known, report),
+        Heading("Ledger by engine and reason"),
+        tabulate(known),
+        explain(known),
+    ]
     parts += [Heading("Balance"), Notes([line for name, one in known for line in word_balance(name, one)])]
     curves = [(name, one) for name, one in known if one.retention is not None and one.retention.points.height > 1]
     if curves:
@@ -106,16 +111,22 @@ def draw_outcomes(known: list[tuple[str, LeaseReport]], report: Report) -> Chart
 def tabulate(known: list[tuple[str, LeaseReport]]) -> Table:
     """Tabulate block-seconds and GB-seconds, used and wasted, and the ages at which blocks were read."""
     rows = [
-        [name, row["engine"], REASONS.get(row["reason"], row["reason"]), f"{row['leases']:,}", f"{row['blocks']:,}",
+        [name, row["engine"], row["reason"], f"{row['leases']:,}", f"{row['blocks']:,}",
          *(_figure(row[column], 1) for column in ("block_s", "used_block_s", "wasted_block_s", "open_block_s")),
          *(_figure(row[column], 3) for column in ("gb_s", "wasted_gb_s", "age_p50_s", "age_p99_s")),
          f"{row['heartbeats']:,}", f"{row['late_reads']:,}"]
         for name, one in known
         for row in one.ledger.iter_rows(named=True)
     ]  # fmt: skip
-    head = ("run", "engine", "held because", "leases", "blocks", "block-s", "used", "wasted", "open", "GB-s",
+    head = ("run", "engine", "reason", "leases", "blocks", "block-s", "used", "wasted", "open", "GB-s",
             "GB-s wasted", "age at read p50 s", "p99 s", "heartbeats", "read after expiry")  # fmt: skip
     return Table(head, rows, text_columns=3)
+
+
+def explain(known: list[tuple[str, LeaseReport]]) -> Notes:
+    """Explain the reasons that occur."""
+    present = {reason for _, one in known for reason in one.ledger["reason"]}
+    return Notes([f"{reason}: {words}." for reason, words in REASONS.items() if reason in present])
 
 
 def word_balance(name: str, one: LeaseReport) -> list[str]:
