@@ -32,7 +32,7 @@ def run() -> None:
     """Record what is missing; print predictions beside measurements."""
     folder = Path(os.environ.get("KVLENS_THRESHOLD_RUNS", "runs/threshold"))
     base = folder / str(BASE)
-    for name, threshold in {str(BASE): BASE, "again": BASE, **{str(one): one for one in OTHERS}}.items():
+    for name, threshold in {str(BASE): BASE, **{str(one): one for one in OTHERS}, "again": BASE}.items():
         record(folder / name, [*WORKLOAD, "--threshold", str(threshold)])
     document = json.loads(subprocess.run(kvlens("decisions", base, "--json"), check=True, capture_output=True).stdout)
     curve, reasons = document["threshold"], document["reasons"]
