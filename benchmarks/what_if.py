@@ -11,17 +11,20 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import polars as pl
 
 from analysis.breakdown import break_down
 from analysis.source import open_session
+from analysis.whatif.calibrate import calibrate, list_jobs
 from analysis.whatif.document import describe, find_replay_error
 from analysis.whatif.observations import observe
 from analysis.whatif.p5en import make_jobs, make_parameters
 from analysis.whatif.parameters import PULL, PUSH, Arrangement
 from analysis.whatif.predict import Prediction, predict
-from analysis.whatif.replay import replay
+from analysis.whatif.replay import replay, replay_often
 
 OTHER = {PULL: PUSH, PUSH: PULL}
 SEED, REPLAYS = 11, 8
@@ -86,17 +89,36 @@ def compare(folder: Path, name: str, mode: str) -> list[float]:
     rows = prediction.requests
     recorded, predicted = describe(rows["recorded_ttft"]), describe(rows["predicted_ttft"])
     simulated, replayed = describe(rows["other_ttft"]), find_replay_error(rows, "ttft")
+    same = simulate_with_costs_of(folder, name, mode)
     print(f"  {name}: {mode} -> {OTHER[mode]}")
     for point in POINTS:
-        error, alone = (one[point] / measured[point] - 1 for one in (predicted, simulated))
+        error, alone, left = (one[point] / measured[point] - 1 for one in (predicted, simulated, same))
         print(
             f"    TTFT {point} recorded {recorded[point]:5.0f}  predicted {predicted[point]:5.0f}  "
             f"measured {measured[point]:5.0f} ms  error {error:+5.0%}  (simulated alone {alone:+5.0%}, "
-            f"replay of {mode} {replayed[point]:+5.0%})"
+            f"with the measured run's step costs {left:+5.0%}, replay of {mode} {replayed[point]:+5.0%})"
         )
     tpot = [describe(rows[f"{view}_tpot"])["p50"] for view in ("recorded", "predicted")]
     print(f"    TPOT p50 recorded {tpot[0]:5.1f}  predicted {tpot[1]:5.1f}  measured {measured['tpot']:5.1f} ms")
     return [abs(predicted[point] / measured[point] - 1) for point in POINTS]
+
+
+def simulate_with_costs_of(folder: Path, name: str, mode: str) -> dict[str, float]:
+    """TTFT of the other mode (ms), simulated from a run but with the costs of steps that the other run had.
+
+    The machine is not equally fast in two runs, which no prediction can know: what is left is the model's own error.
+    """
+    found = {}
+    for one in OTHER:
+        with open_session([folder / f"{name}-{one}"]) as session:
+            observed = observe(session, break_down(session))
+        parameters = calibrate(observed)
+        found[one] = parameters, list_jobs(observed, parameters)
+    (own, _), (other, jobs) = found[mode], found[OTHER[mode]]
+    mixed = replace(own, prefill=other.prefill, decode=other.decode, contention=other.contention)
+    replays = replay_often(jobs, mixed, Arrangement(OTHER[mode]), range(REPLAYS))
+    means = pl.concat([one.requests for one in replays]).group_by("index").agg(pl.col("ttft").mean())
+    return describe(means["ttft"])
 
 
 def predict_other(folder: Path, name: str, mode: str) -> Prediction:

@@ -29,8 +29,8 @@ MIN_STEPS = 8
 """Fewer steps than this give no cost."""
 DEFAULT_IDLE_STEP = 0.003
 """Seconds of an idle step where none was recorded: 1 ms of sleep (EngineCore._process_engine_step) and the loop."""
-LAB = Contention(prefill=1.5, decode=0.8)
-"""Two engines on two hardware threads, where a run cannot tell: what the lab's pull runs gave (docs/what-if.md)."""
+LAB = Contention(prefill=0.1, decode=0.2)
+"""Two engines on one machine, where a run cannot tell: about what the lab's pull runs gave (docs/what-if.md)."""
 NEEDED = ("p_start", "p_sched", "p_end", "d_start", "d_alloc", "post_start", "post_end", "landed", "d_told", "d_sched",
           "d_first", "d_end", "prompt_tokens", "output_tokens", "bytes")  # fmt: skip
 
