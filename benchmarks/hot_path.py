@@ -43,7 +43,10 @@ def run() -> None:
         record((STEP_END, perf_counter_ns()))
 
     lens = SchedulerLens(recorder, consumes=True)
-    output = SimpleNamespace(num_scheduled_tokens={"a": 1}, scheduled_new_reqs=[])
+    running = SimpleNamespace(req_ids=["a"], resumed_req_ids=set(), new_block_ids=[None])
+    output = SimpleNamespace(
+        num_scheduled_tokens={"a": 1}, scheduled_new_reqs=[], scheduled_cached_reqs=running, preempted_req_ids=None
+    )
     request = SimpleNamespace(request_id=ATTRIBUTES["kv_transfer.request_id"])
     answer = (100, True)
 

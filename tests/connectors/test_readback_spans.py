@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from helpers import MS, Sink, feed, make_scheduler, make_transfers
-from metric_processes import Process, cross, make_output
+from metric_processes import Process, cross, make_output, values
 
 from instrumented_connectors.events import (
     ALLOC,
@@ -25,6 +25,7 @@ from instrumented_connectors.events import (
     TOLD,
 )  # fmt: skip
 from instrumented_connectors.identity import derive_span_id, derive_trace_id
+from instrumented_connectors.metrics.stats import take_payloads
 from instrumented_connectors.recorder import Recorder
 from instrumented_connectors.worker_lens import WorkerLens
 
@@ -131,3 +132,6 @@ def test_facts_of_a_receive_and_of_a_lease_do_not_replace_each_other() -> None:
     assert [span["outcome"] for span in scheduler.sink.named("lease")] == ["received", "read"]
     assert not scheduler.collector.facts._waiting
     assert not scheduler.collector.facts._facts
+    # The receive's own facts say how much of its wait was on the wire.
+    seconds = values(take_payloads(scheduler.deliver()), "handover_seconds_total")
+    assert (seconds["bidirectional", "transfer"], seconds["bidirectional", "coordination"]) == (0.012, 0.006)
