@@ -1,50 +1,51 @@
 """Store span files in a database, piece by piece, so that a load can be stopped, resumed and repeated.
 
-A piece is some whole lines of a file. Its digest is recorded once its spans are stored; a recorded piece is skipped. A
-piece that was stored but not recorded (the loader died in between), or that a collector has delivered as well, is told
-by its span ids: only spans that the table does not have are inserted. Parsing is chDB's, for both kinds of target.
+A piece is some whole messages of a file (pieces.py). Its digest is recorded once its spans are stored; a recorded piece
+is skipped. A piece that was stored but not recorded (the loader died in between), or that a collector has delivered as
+well, is told by its span ids: only spans that the table does not have are inserted. Parsing is chDB's, for both kinds of
+target.
 """
 
 from __future__ import annotations
 
-import io
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from exporters.clickhouse.database import Address, ServerDatabase
-from exporters.clickhouse.schema import COLUMNS, IMPORTS, Layout, render_statements
+from exporters.clickhouse.database import Address, EmbeddedDatabase, ServerDatabase
+from exporters.clickhouse.schema import (
+    COLUMNS,
+    FAST_TABLES,
+    IMPORTS,
+    KEEP_DAYS,
+    SPAN_IDS,
+    Layout,
+    read_part,
+    render_embedded_statements,
+    render_statements,
+)
 
 from .errors import KvlensError
+from .pieces import PIECE_BYTES, PROTOBUF, Piece, read_pieces
 from .source import read_sql
 from .sources import connect
 
-PIECE_BYTES = 32 * 1024 * 1024
-"""Bytes of lines stored at once: about 50,000 spans, which take some 200 MB on their way through."""
+__all__ = ["Loaded", "load_files", "read_pieces"]
 
-
-@dataclass(frozen=True)
-class Piece:
-    """Some whole lines of one file."""
-
-    file: str
-    position: int
-    data: bytes
-
-    @property
-    def digest(self) -> str:
-        """Digest of the bytes: the same lines are the same piece whatever the file is called."""
-        return blake2b(self.data, digest_size=16).hexdigest()
+SPEED_SETTINGS = ("max_insert_threads = 2", "parallel_view_processing = 1", "materialized_views_ignore_errors = 0")
+"""Of an embedded target: both cores write, and the views of a block run side by side."""
 
 
 @dataclass
 class Loaded:
-    """What a load did: pieces stored and skipped, lines, spans found and those of them that were new."""
+    """What a load did: pieces stored and skipped, lines, spans found and those of them that were new.
+
+    bytes: of the messages that were read, uncompressed.
+    """
 
     pieces: int = 0
     skipped: int = 0
@@ -52,49 +53,40 @@ class Loaded:
     bad_lines: int = 0
     spans: int = 0
     new_spans: int = 0
+    bytes: int = 0
     files: list[str] = field(default_factory=list)
-
-
-def read_pieces(path: Path, size: int = PIECE_BYTES) -> Iterator[Piece]:
-    """Cut a span file (also .gz or .zst) into pieces of whole lines."""
-    import pyarrow as pa
-
-    position = 0
-    with pa.input_stream(str(path), compression="detect") as stream, io.BufferedReader(stream) as reader:
-        while data := reader.read(size):
-            data += reader.readline()
-            yield Piece(path.name, position, data)
-            position += len(data)
 
 
 def load_files(
     files: tuple[Path, ...],
     address: Address,
     ttl_days: int,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[Loaded], None] = lambda _: None,
     size: int = PIECE_BYTES,
 ) -> Loaded:
     """Store the spans of some files at an address, whose tables are made if they are missing.
 
-    Raises KvlensError when the target cannot be opened or refuses.
+    ttl_days: retention of a server's tables when they are made; embedded ones keep everything. progress: told after
+    every piece. Raises KvlensError when the target cannot be opened or refuses.
     """
     result = Loaded(files=[path.name for path in files])
     with ExitStack() as stack:
         database = connect(address, create=True)
         stack.callback(database.close)
         try:
-            for statement in render_statements(Layout(address.database, ttl_days)):
-                database.command(statement)
+            stage: Stage = prepare_target(database, address, ttl_days)
             known = set(database.fetch(f"SELECT Digest FROM {IMPORTS} FINAL").column(0).to_pylist())
-            stage = stack.enter_context(Stage(database, address))
+            stack.enter_context(stage)
             for path in files:
                 for piece in read_pieces(path, size):
-                    if piece.digest in known:
+                    result.bytes += len(piece.data)
+                    digest = piece.digest
+                    if digest in known:
                         result.skipped += 1
-                        continue
-                    known.add(piece.digest)
-                    stage.store(piece, result)
-                    progress(f"{path.name}: {result.new_spans} new of {result.spans} spans")
+                    else:
+                        known.add(digest)
+                        stage.store(piece, result)
+                    progress(result)
         except KvlensError:
             raise
         except Exception as error:
@@ -105,14 +97,58 @@ def load_files(
     return result
 
 
+def prepare_target(database: Any, address: Address, ttl_days: int) -> Stage:
+    """Make the tables that are missing and what stores pieces in them."""
+    if not isinstance(database, EmbeddedDatabase):
+        for statement in render_statements(Layout(address.database, ttl_days)):
+            database.command(statement)
+        return Stage(database, address)
+    # Merging would take the cores from the load; it is made up for whenever the database is open.
+    database.command("SYSTEM STOP MERGES")
+    for setting in SPEED_SETTINGS:
+        database.command(f"SET {setting}")
+    database.command(read_sql("otel_traces"), {"table": address.table})
+    if address.table != "otel_traces":
+        return Stage(database, address, makes_tables=True)
+    for statement in render_embedded_statements(Layout(address.database, KEEP_DAYS)):
+        database.command(statement)
+    repair_derived(database)
+    return EmbeddedStage(database, address)
+
+
+def repair_derived(database: Any) -> bool:
+    """Fill what views derive from otel_traces again where a killed load left them apart; returns whether it did.
+
+    A block reaches the table and the tables of its views one after the other, so that a kill can come in between.
+    """
+    counts = database.fetch(
+        f"SELECT (SELECT count() FROM otel_traces) AS stored, (SELECT toUInt64(sum(n)) FROM kvlens_counts) AS counted, "
+        f"(SELECT count() FROM {SPAN_IDS}) AS known, (SELECT count() FROM kvlens_spans) AS typed, "
+        "(SELECT toUInt64(sumIf(n, ours AND NOT impossible AND NOT warmup)) FROM kvlens_counts) AS ours"
+    ).to_pylist()[0]
+    if counts["stored"] == counts["counted"] == counts["known"] and counts["typed"] == counts["ours"]:
+        return False
+    for table in (*FAST_TABLES, SPAN_IDS):
+        select = read_part(table.removeprefix("kvlens_"))
+        database.command(f"TRUNCATE TABLE {table}")
+        names = database.fetch(f"DESCRIBE {select}", {"table": "otel_traces"})["name"].to_pylist()
+        database.command(f"INSERT INTO {table} ({', '.join(names)}) SELECT * FROM {select}", {"table": "otel_traces"})
+    return True
+
+
 class Stage:
     """A table of its own beside the target, where a piece is parsed and compared before it is stored."""
 
-    def __init__(self, database: Any, address: Address) -> None:
+    def __init__(self, database: Any, address: Address, *, makes_tables: bool = False) -> None:
         self._database = database
         self._table = address.table
         self._name = f"kvlens_stage_{uuid4().hex}"
+        self._columns = ", ".join(f"`{name}`" for name in COLUMNS)
         self._scratch: Any = None
+        if makes_tables:
+            for statement in render_embedded_statements(Layout(address.database, KEEP_DAYS)):
+                if IMPORTS in statement:
+                    database.command(statement)
 
     def __enter__(self) -> Stage:
         for name in (self._name, f"{self._name}_new"):
@@ -129,13 +165,34 @@ class Stage:
 
     def store(self, piece: Piece, result: Loaded) -> None:
         """Store what is new of a piece and record it."""
+        lines, bad = self._parse_piece(piece)
+        spans, new = self._insert()
+        self._database.command(
+            f"INSERT INTO {IMPORTS} (Digest, File, Position, Lines, Spans) "
+            "SELECT {digest:String}, {file:String}, {position:UInt64}, {lines:UInt64}, {spans:UInt64}",
+            {"digest": piece.digest, "file": piece.file, "position": piece.position, "lines": lines, "spans": spans},
+        )
+        for name in (self._name, f"{self._name}_new"):
+            self._database.command(f"TRUNCATE TABLE {name}")
+        result.pieces += 1
+        result.lines += lines
+        result.bad_lines += bad
+        result.spans += spans
+        result.new_spans += new
+
+    def _parse_piece(self, piece: Piece) -> tuple[int, int]:
+        if not piece.data:
+            return piece.messages, piece.damaged
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
             file.write(piece.data)
             file.flush()
-            lines, bad = self._parse(file.name)
-        columns = ", ".join(f"`{name}`" for name in COLUMNS)
+            lines, bad = self._parse(file.name, piece.kind)
+        return (piece.messages, piece.damaged) if piece.messages else (lines, bad)
+
+    def _insert(self) -> tuple[int, int]:
+        """Insert the staged spans that the target does not have; returns how many there are, and how many were new."""
         self._database.command(
-            f"INSERT INTO {self._name}_new ({columns}) SELECT {columns} FROM {self._name} "
+            f"INSERT INTO {self._name}_new ({self._columns}) SELECT {self._columns} FROM {self._name} "
             f"WHERE (TraceId, SpanId) NOT IN (SELECT TraceId, SpanId FROM {self._table} "
             f"WHERE Timestamp >= (SELECT min(Timestamp) FROM {self._name}) "
             f"AND Timestamp <= (SELECT max(Timestamp) FROM {self._name})) LIMIT 1 BY TraceId, SpanId"
@@ -143,29 +200,43 @@ class Stage:
         counts = self._database.fetch(
             f"SELECT (SELECT count() FROM {self._name}) AS spans, (SELECT count() FROM {self._name}_new) AS new"
         ).to_pylist()[0]
-        self._database.command(f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {self._name}_new")
         self._database.command(
-            f"INSERT INTO {IMPORTS} (Digest, File, Position, Lines, Spans) "
-            "SELECT {digest:String}, {file:String}, {position:UInt64}, {lines:UInt64}, {spans:UInt64}",
-            {
-                "digest": piece.digest, "file": piece.file, "position": piece.position, "lines": lines,
-                "spans": counts["spans"],
-            },
-        )  # fmt: skip
-        for name in (self._name, f"{self._name}_new"):
-            self._database.command(f"TRUNCATE TABLE {name}")
-        result.pieces += 1
-        result.lines += lines
-        result.bad_lines += bad
-        result.spans += int(counts["spans"])
-        result.new_spans += int(counts["new"])
+            f"INSERT INTO {self._table} ({self._columns}) SELECT {self._columns} FROM {self._name}_new"
+        )
+        return int(counts["spans"]), int(counts["new"])
 
-    def _parse(self, path: str) -> tuple[int, int]:
+    def _parse(self, path: str, kind: str) -> tuple[int, int]:
         if self._scratch is not None:
-            lines, bad, rows = self._scratch.parse(path)
+            lines, bad, rows = self._scratch.parse(path, kind)
             self._database.insert(self._name, rows)
             return lines, bad
-        return _parse_into(self._database.fetch, self._database.command, self._name, path)
+        return _parse_into(self._database.fetch, self._database.command, self._name, path, kind)
+
+
+class EmbeddedStage(Stage):
+    """Told by a small table of span ids, sorted by process and time, what the target has: mostly nothing of a piece."""
+
+    def _insert(self) -> tuple[int, int]:
+        ids = read_part("span_ids").replace("{table:Identifier}", self._name)
+        known = (
+            f"SELECT span FROM {SPAN_IDS} WHERE process IN (SELECT process FROM {ids}) "
+            f"AND at >= (SELECT min(at) FROM {ids}) AND at <= (SELECT max(at) FROM {ids})"
+        )
+        row = self._database.fetch(
+            f"SELECT count() AS spans, uniqExact(span) AS different, uniqExactIf(span, span IN ({known})) AS there FROM {ids}"
+        ).to_pylist()[0]
+        spans, different = int(row["spans"]), int(row["different"])
+        if spans == different and not row["there"]:
+            self._database.command(
+                f"INSERT INTO {self._table} ({self._columns}) SELECT {self._columns} FROM {self._name}"
+            )
+            return spans, spans
+        if new := different - int(row["there"]):
+            self._database.command(
+                f"INSERT INTO {self._table} ({self._columns}) SELECT {self._columns} FROM {self._name} "
+                f"WHERE cityHash64(TraceId, SpanId) NOT IN ({known}) LIMIT 1 BY TraceId, SpanId"
+            )
+        return spans, new
 
 
 class _Scratch:
@@ -178,10 +249,10 @@ class _Scratch:
         self._session = session.Session(self._directory.name)
         self._session.query(read_sql("otel_traces"), params={"table": "scratch"})
 
-    def parse(self, path: str) -> tuple[int, int, Any]:
+    def parse(self, path: str, kind: str) -> tuple[int, int, Any]:
         """Return lines, damaged lines and the spans as a pyarrow table."""
         lines, bad = _parse_into(
-            self._fetch, lambda sql, params: self._session.query(sql, params=params), "scratch", path
+            self._fetch, lambda sql, params: self._session.query(sql, params=params), "scratch", path, kind
         )
         rows = self._fetch("SELECT * FROM scratch", {})
         self._session.query("TRUNCATE TABLE scratch")
@@ -195,7 +266,10 @@ class _Scratch:
         return self._session.query(sql, "ArrowTable", params=params)
 
 
-def _parse_into(fetch: Any, command: Any, table: str, path: str) -> tuple[int, int]:
+def _parse_into(fetch: Any, command: Any, table: str, path: str, kind: str) -> tuple[int, int]:
+    if kind == PROTOBUF:
+        command(read_sql("import_otlp_protobuf"), {"table": table, "path": path})
+        return 0, 0
     counts = fetch(read_sql("count_lines"), {"path": path}).to_pylist()[0]
     command(read_sql("import_otlp_json"), {"table": table, "path": path})
     return int(counts["lines"]), int(counts["bad_lines"])

@@ -12,7 +12,9 @@ import polars as pl
 
 from .errors import KvlensError
 
-SPAN_FILE_PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst")
+SPAN_FILE_PATTERNS = tuple(
+    f"*.{kind}{packed}" for kind in ("jsonl", "pb", "binpb", "protobuf") for packed in ("", ".gz", ".zst")
+)
 
 CLIENT_SCHEMA = {
     "request_id": pl.String,
@@ -57,7 +59,7 @@ def _find_in_directory(root: Path) -> Run:
     manifest_path, client_path = root / "manifest.json", root / "client.jsonl"
     if not files:
         raise KvlensError(
-            f"no span files in {root} (looked for traces/*.jsonl and *.jsonl)",
+            f"no span files in {root} (looked for *.jsonl and *.pb in it and in traces/)",
             "set KVLENS_TRACES_DIR on the engines (OTEL_TRACES_EXPORTER=kvlens), or name the folder with *.otlp.jsonl",
         )
     return Run(

@@ -17,19 +17,18 @@ from typing import Any
 import polars as pl
 
 from exporters.clickhouse.database import is_address
-from exporters.clickhouse.schema import FAST_TABLES, Layout, read_part, render_fast_statements
+from exporters.clickhouse.schema import FAST_TABLES, KEEP_DAYS, Layout, read_part, render_fast_statements
 
 from .errors import KvlensError
+from .pieces import PROTOBUF, is_json_lines, read_pieces
 from .run import Run, find_run
 
 TABLE = "otel_traces"
-KEEP_DAYS = 20_000
-"""Retention of an embedded table: runs are looked at again after years, and times don't go far beyond the year 2100."""
 EVERY_FAST_TABLE = frozenset(FAST_TABLES)
 SQL_DIRECTORY = Path(__file__).parent / "sql"
 
 GROUP_FILES = 64
-"""Files of one insert: ClickHouse tries 1,000 alternatives of a pattern at most, and a damaged file takes its group along."""
+"""Files of one insert: ClickHouse tries 1,000 alternatives of a pattern at most."""
 _PLAIN = re.compile(r"[\w./@+=-]+")
 _PART = re.compile(r"/\* parts/(\w+)\.sql \*/")
 
@@ -38,8 +37,8 @@ _PART = re.compile(r"/\* parts/(\w+)\.sql \*/")
 def read_sql(name: str, *, fast: frozenset[str] = frozenset()) -> str:
     """Return the text of analysis/sql/<name>.sql, with the parts that it shares with others put in.
 
-    ClickHouse has no include, and a view would have to be created on the fleet's server first. fast: typed tables
-    that are filled as spans arrive (schema.FAST_TABLES), to be read where the text else looks into the collector's, by the
+    ClickHouse has no include, and a view would have to be created on the fleet's server first. fast: typed tables that
+    are filled as spans arrive (schema.FAST_TABLES), to be read where the text else looks into the collector's, by the
     sub-select that also fills them; the query's own text is the same.
     """
     text = (SQL_DIRECTORY / f"{name}.sql").read_text(encoding="utf-8")
@@ -73,8 +72,12 @@ class Session:
         self._database.query("SYSTEM STOP MERGES")
         for statement in render_fast_statements(Layout("default", KEEP_DAYS), codec="LZ4"):
             self._database.query(statement)
-        for group in _group_files(run.files):
+        plain = [path for path in run.files if is_json_lines(path)]
+        for group in _group_files(plain):
             self._load(group)
+        for path in run.files:
+            if path not in plain:
+                self._load_pieces(path)
 
     def __enter__(self) -> Session:
         return self
@@ -94,7 +97,23 @@ class Session:
         return _to_frame(self._execute(name, **params))
 
     def _execute(self, name: str, **params: Any) -> Any:
-        return self._database.query(read_sql(name, fast=EVERY_FAST_TABLE), "ArrowTable", params={"table": TABLE, **params})
+        return self._database.query(
+            read_sql(name, fast=EVERY_FAST_TABLE), "ArrowTable", params={"table": TABLE, **params}
+        )
+
+    def _load_pieces(self, path: Path) -> None:
+        """Load what the database cannot read by itself: protobuf, and messages that a collector framed."""
+        for piece in read_pieces(path):
+            self.bad_lines += piece.damaged
+            with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+                file.write(piece.data)
+                file.flush()
+                if piece.kind == PROTOBUF:
+                    self.lines += piece.messages
+                    if piece.data:
+                        self._execute("import_otlp_protobuf", path=file.name)
+                else:
+                    self._load(file.name)
 
     def _load(self, literal: str) -> None:
         counts = self.query("count_lines", path=literal)
@@ -126,7 +145,9 @@ def _group_files(files: Sequence[Path]) -> list[str]:
         if resolved.stat().st_size == 0:
             continue
         if _PLAIN.fullmatch(str(resolved)):
-            groups.setdefault((resolved.parent, resolved.suffix), []).append(resolved.name.removesuffix(resolved.suffix))
+            groups.setdefault((resolved.parent, resolved.suffix), []).append(
+                resolved.name.removesuffix(resolved.suffix)
+            )
         else:
             alone.append(_escape_glob(str(resolved)))
     for (folder, suffix), names in groups.items():

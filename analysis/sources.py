@@ -57,11 +57,14 @@ def find_fast_tables(database: Any, address: Address) -> frozenset[str]:
         return frozenset()
     everything = "SETTINGS additional_table_filters = {}"
     try:
-        counted = database.fetch(f"SELECT toInt64(sum(n)) AS n FROM kvlens_counts {everything}").to_pylist()[0]["n"]
-        stored = database.fetch(f"SELECT toInt64(count()) AS n FROM {TABLE} {everything}").to_pylist()[0]["n"]
+        counts = database.fetch(
+            f"SELECT (SELECT count() FROM {TABLE}) AS stored, (SELECT count() FROM kvlens_spans) AS typed, "
+            "toUInt64(sum(n)) AS counted, toUInt64(sumIf(n, ours AND NOT impossible AND NOT warmup)) AS ours "
+            f"FROM kvlens_counts {everything}"
+        ).to_pylist()[0]
     except Exception:  # no such tables: a collector's own, or one of an earlier version
         return frozenset()
-    if counted != stored:
+    if counts["counted"] != counts["stored"] or counts["typed"] != counts["ours"]:
         return frozenset()
     # Counts are kept by the day, a window is more exact.
     return EVERY_FAST_TABLE - ({"kvlens_counts"} if address.filter else set())

@@ -12,7 +12,14 @@ from pathlib import Path
 from string import Template
 
 TRACES, TRACE_TIMES, IMPORTS = "otel_traces", "otel_traces_trace_id_ts", "kvlens_imports"
-FAST_TABLES = {"kvlens_spans": "MergeTree", "kvlens_processes": "ReplacingMergeTree", "kvlens_counts": "SummingMergeTree"}
+SPAN_IDS = "kvlens_span_ids"
+KEEP_DAYS = 20_000
+"""Retention of an embedded table: runs are looked at again after years, and times end in the year 2106."""
+FAST_TABLES = {
+    "kvlens_spans": "MergeTree",
+    "kvlens_processes": "ReplacingMergeTree",
+    "kvlens_counts": "SummingMergeTree",
+}
 """Tables that views fill as spans arrive, with their engines: what the analysis reads instead of the wide table."""
 SQL_DIRECTORY = Path(__file__).parent / "sql"
 DEFAULT_TTL_DAYS = 14
@@ -91,18 +98,30 @@ def render_fast_statements(layout: Layout, *, codec: str = "ZSTD(1)") -> list[st
 
     A view sees what is inserted after it was made: the analysis uses these tables only where they hold everything.
     """
+    return [text for table, kind in FAST_TABLES.items() for text in _render_view(layout, table, kind, codec)]
+
+
+def render_embedded_statements(layout: Layout) -> list[str]:
+    """Return the statements that make what an embedded database has beside otel_traces: fast tables, imports, ids."""
+    common = {"database": layout.database, "ttl_days": str(layout.ttl_days), "on_cluster": ""}
+    return [
+        *render_fast_statements(layout, codec="LZ4"),
+        *_render_view(layout, SPAN_IDS, "MergeTree", "LZ4"),
+        _fill("kvlens_imports", table=IMPORTS, engine="ReplacingMergeTree", **common),
+    ]
+
+
+def _render_view(layout: Layout, table: str, kind: str, codec: str) -> list[str]:
     on_cluster = f" ON CLUSTER '{layout.cluster}'" if layout.cluster else ""
     suffix = "_local" if layout.cluster else ""
     common = {"database": layout.database, "ttl_days": str(layout.ttl_days), "on_cluster": on_cluster}
-    statements = []
-    for table, kind in FAST_TABLES.items():
-        select = read_part(table.removeprefix("kvlens_")).replace("{table:Identifier}", f"{layout.database}.{TRACES}{suffix}")
-        target = table + suffix
-        statements += [
-            _fill(table, table=target, engine=_engine(layout, kind), codec=codec, **common),
-            _fill("fast_mv", table=f"{table}_mv", target=target, select=select, **common),
-        ]
-    return statements
+    source = f"{layout.database}.{TRACES}{suffix}"
+    select = read_part(table.removeprefix("kvlens_")).replace("{table:Identifier}", source)
+    target = table + suffix
+    return [
+        _fill(table, table=target, engine=_engine(layout, kind), codec=codec, **common),
+        _fill("fast_mv", table=f"{table}_mv", target=target, select=select, **common),
+    ]
 
 
 def read_part(name: str) -> str:

@@ -1,0 +1,1 @@
+Array(Tuple(key String, value Tuple(string_value Nullable(String), int_value Nullable(Int64), bool_value Nullable(Bool), double_value Nullable(Float64), bytes_value Nullable(String), array_value Tuple(values Array(Tuple(string_value Nullable(String), int_value Nullable(Int64), bool_value Nullable(Bool), double_value Nullable(Float64), bytes_value Nullable(String)))))))
