@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..reuse.check import Check
 from ..reuse.decisions import DecisionReport
-from ..reuse.thresholds import Correction, Curve, word_range
+from ..reuse.thresholds import MIN_PAIRS, Correction, Curve, word_range
 from .table import add_title, make_table
 
 SCHEMA = 1
@@ -239,8 +239,8 @@ def _word_corrections(curve: Curve) -> str:
 
 
 def _word_correction(name: str, one: Correction) -> str:
-    if not one.error and one.factor == 1.0:
-        return f"{name} taken as estimated ({one.pairs} could be checked, too few to correct them)"
+    if one.pairs < MIN_PAIRS:
+        return f"{name} taken as estimated, ± {one.error:.0%} assumed ({one.pairs} could be checked, too few)"
     return f"{name} times {one.factor:.2f} ± {one.error:.2f} (from {one.pairs} that were also measured)"
 
 
