@@ -12,9 +12,12 @@ from . import catalogue as names
 from . import events, offers
 from .decide import (
     ABORTED,
+    BELOW_THRESHOLD,
     DISABLED,
+    LOCAL_COVERS,
     NO_METADATA,
     NONE,
+    NOTHING,
     Decision,
     Policy,
     decide,
@@ -33,6 +36,8 @@ from .request_state import RequestState
 
 _FINISHED = ("finished_length_capped", "finished_stopped")
 _MAX_PEERS = 1024
+# P reads nothing, but tells D that it needs the blocks no longer.
+_NOTIFIED = (BELOW_THRESHOLD, LOCAL_COVERS, NOTHING)
 
 
 @dataclass(slots=True)
@@ -81,6 +86,8 @@ class DecisionSpans:
         self._pending: OrderedDict[str, Pending] = OrderedDict()
         # engine -> (its monotonic clock less this one's, ns; its KV-cache blocks), each None when unknown
         self._peers: OrderedDict[str, tuple[int | None, int | None]] = OrderedDict()
+        # Offers that were taken up: D has freed their blocks.
+        self._spent: OrderedDict[tuple[str | None, str | None], None] = OrderedDict()
         self._fetch_costs = CostModel(marginal=False)
         self._compute_costs = CostModel(marginal=True)
         self.evicted = 0
@@ -91,12 +98,14 @@ class DecisionSpans:
     def _on_offer(self, event: Event) -> None:
         _, at, request_id, is_prefill, values, *prefix = event
         kind = offers.READBACK if is_prefill else (offers.PUSH if self._mode == "push" else offers.PULL)
+        offer = Offer.of(values)
         problem = offers.find_problem(values, self._engine_id, kind)
+        if problem is None and is_prefill and offer.has_blocks and (offer.engine_id, offer.request_id) in self._spent:
+            problem = offers.STALE_OFFER, offers.REQUEST
         if problem is not None:
             self._emit_validation(request_id, at, problem)
         if not is_prefill:
             return
-        offer = Offer.of(values)
         if not self.policy.is_on and not offer.has_blocks:
             return
         pending = self._pending[request_id] = Pending(at, offer, is_invalid=problem is not None)
@@ -167,6 +176,8 @@ class DecisionSpans:
         pending.decision = decide(pending.offer, state, self.policy)
         saved = pending.decision.fetch_tokens or 0
         pending.fetch, pending.recompute = self._fetch_costs.estimate(saved), self._compute_costs.estimate(saved)
+        if pending.decision.reason in _NOTIFIED:
+            self._spend(pending.offer)
         if pending.decision.reason == DISABLED:
             # vLLM parks such a request for blocks that nobody reads: nothing more will become of it.
             self._emit(state.request_id, self._pending.pop(state.request_id), state)
@@ -174,6 +185,8 @@ class DecisionSpans:
     def told(self, state: RequestState, at: int) -> None:
         """Note that a fetch has ended; ask for what the worker knows where the scheduler's view leaves it open."""
         pending = self._pending.get(state.request_id)
+        if pending is not None and not state.failed:
+            self._spend(pending.offer)
         if pending is None or self._facts is None:
             return
         pending.awaits_fact = state.failed or (
@@ -182,6 +195,11 @@ class DecisionSpans:
         if pending.awaits_fact:
             request_id = state.request_id
             self._facts.wait(receive_of(request_id), at, lambda fact: self._learn(request_id, fact))
+
+    def _spend(self, offer: Offer) -> None:
+        self._spent[offer.engine_id, offer.request_id] = None
+        while len(self._spent) > self._limit:
+            self._spent.popitem(last=False)
 
     def _learn(self, request_id: str, fact: Fact | None) -> None:
         pending = self._pending.get(request_id)

@@ -26,7 +26,7 @@ _FAR_FUTURE_S = 86_400.0
 
 MISSING_FIELD, WRONG_TYPE, OUT_OF_RANGE = "missing_field", "wrong_type", "block_id_out_of_range"
 NEGATIVE_EXPIRY, FOREIGN_ENGINE, CLOCK_JUMP = "negative_expiry", "foreign_engine", "clock_jump"
-PREFIX_MISMATCH = "prefix_mismatch"
+PREFIX_MISMATCH, STALE_OFFER = "prefix_mismatch", "stale_offer"
 REASONS: Mapping[str, str] = {
     PREFIX_MISMATCH: "the prompt doesn't begin with what the other side's blocks hold: a fetch returns wrong KV",
     MISSING_FIELD: "a parameter that a read needs isn't there",
@@ -34,6 +34,7 @@ REASONS: Mapping[str, str] = {
     OUT_OF_RANGE: "a block id is negative, or beyond what the other engine has",
     NEGATIVE_EXPIRY: "the blocks' expiry is before the begin of the other engine's clock",
     FOREIGN_ENGINE: "the blocks' engine is this one, or the engine at that address is another one",
+    STALE_OFFER: "these blocks were read or declined before, upon which D has freed them: they may be somebody else's",
     CLOCK_JUMP: "the blocks' expiry lies over a day ahead: the other engine's clock isn't the one that was measured",
 }
 

@@ -266,6 +266,32 @@ def test_no_estimate_without_measurements_and_no_harm_from_absurd_ones() -> None
     assert fit([(100, 1000), (101, 1200), (102, 900)]).fixed_ns == 0
 
 
+def again(engine: Engine, at: float = 1000) -> list[tuple[str, str]]:
+    engine.feed(*arrive(OFFERED, at, "cmpl-again-0-cccccccc"))
+    return [(span["reason"], span["field"]) for span in engine.sink.named("validation")]
+
+
+@pytest.mark.parametrize(
+    "scheduled", [{"external": 256}, {"local": 256}, {"local": 224}], ids=["read", "local", "below the threshold"]
+)
+def test_an_offer_that_was_taken_up_is_stale(scheduled: dict[str, int]) -> None:
+    """P's read frees D's blocks, and so does its message that it needs them no longer: a retry reads other KV."""
+    engine = Engine()
+    engine.feed(*arrive(OFFERED), *schedule(**scheduled))
+    assert engine.sink.named("validation") == []
+    assert again(engine) == [("stale_offer", "remote_request_id")]
+
+
+def test_an_offer_whose_read_failed_or_that_lacked_something_may_be_made_again() -> None:
+    engine = Engine()
+    engine.feed(*arrive(OFFERED), *schedule(external=256, computed=0, failed=True))
+    assert again(engine) == []
+    engine = Engine()
+    engine.feed(*arrive({k: v for k, v in OFFERED.items() if k != "remote_host"}), *schedule())
+    assert again(engine) == [("missing_field", "remote_host")]
+    assert engine.decisions._spent == {}
+
+
 def test_offers_are_bounded_and_counted() -> None:
     engine = Engine(limit=5)
     for number in range(8):
