@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from .segments import SEGMENTS
 
 STANDS_OUT = 0.2
 """A segment explains a request when its excess over the median is at least this share of the TTFT."""
-FAR_BELOW = 1 << 60
+FAR_BELOW = 1e18
 """Puts what is not resolved behind everything that is, in its own order."""
 
 HINTS = {
@@ -38,31 +40,34 @@ def find_reasons(budgets: pl.DataFrame) -> pl.DataFrame:
     The segment with the largest excess is taken if it stands out, else the largest segment (excess 0). A segment that
     is smaller than its own uncertainty (unc_<segment>) is not ranked, unless there is no other.
     """
-    values = [pl.col(f"seg_{name}").fill_null(0) for name in SEGMENTS]
-    doubts = [pl.col(f"unc_{name}").fill_null(0) for name in SEGMENTS]
-    resolved = [value >= doubt for value, doubt in zip(values, doubts, strict=True)]
-    over = [
-        pl.when(sure).then(value - value.median().over("mode", "bucket"))
-        for value, sure in zip(values, resolved, strict=True)
-    ]
-    ranked = [
-        pl.when(sure).then(value).otherwise(value - FAR_BELOW) for value, sure in zip(values, resolved, strict=True)
-    ]
-    worst, largest = pl.concat_list(over).list.arg_max(), pl.concat_list(ranked).list.arg_max()
-    frame = budgets.with_columns(
-        worst_excess=pl.max_horizontal(over),
-        which_worst=worst,
-        which_largest=largest,
-        all_values=pl.concat_list(values),
-        all_doubts=pl.concat_list(doubts),
-    ).with_columns(stands_out=pl.col("worst_excess") >= STANDS_OUT * pl.col("ttft"))
-    which = pl.when("stands_out").then("which_worst").otherwise("which_largest")
-    return frame.with_columns(
-        reason_segment=which.replace_strict(dict(enumerate(SEGMENTS)), return_dtype=pl.String),
-        reason_ns=pl.col("all_values").list.get(which),
-        reason_unc_ns=pl.col("all_doubts").list.get(which),
-        reason_excess_ns=pl.when("stands_out").then(pl.col("worst_excess")).otherwise(0.0),
-    ).drop("worst_excess", "which_worst", "which_largest", "all_values", "all_doubts", "stands_out")
+    values = _to_matrix(budgets, "seg_")
+    doubts = _to_matrix(budgets, "unc_")
+    medians = (
+        budgets.group_by("mode", "bucket")
+        .agg(pl.col(f"seg_{name}").fill_null(0).median().cast(pl.Float64) for name in SEGMENTS)
+        .join(budgets.select("mode", "bucket"), on=["mode", "bucket"], how="right", maintain_order="right")
+    )
+    resolved = values >= doubts
+    over = np.where(resolved, values - _to_matrix(medians, "seg_"), -np.inf)
+    ranked = np.where(resolved, values, values - FAR_BELOW)
+    rows = np.arange(len(values))
+    worst = over.argmax(axis=1)
+    excess = over[rows, worst]
+    stands_out = excess >= STANDS_OUT * budgets["ttft"].cast(pl.Float64).to_numpy()
+    which = np.where(stands_out, worst, ranked.argmax(axis=1))
+    names = pl.Series(SEGMENTS, dtype=pl.String)
+    return budgets.with_columns(
+        reason_segment=names.gather(which),
+        reason_ns=pl.Series(values[rows, which]).cast(pl.Int64),
+        reason_unc_ns=pl.Series(doubts[rows, which]).cast(pl.Int64),
+        reason_excess_ns=pl.Series(np.where(stands_out, excess, 0.0)),
+    )
+
+
+def _to_matrix(frame: pl.DataFrame, prefix: str) -> npt.NDArray[np.float64]:
+    """One row per request, one column per segment, ns; 0 where there is none (exact: a length fits a float)."""
+    columns = (pl.col(f"{prefix}{name}").fill_null(0).cast(pl.Float64) for name in SEGMENTS)
+    return frame.select(columns).to_numpy()
 
 
 def word_reason(  # noqa: PLR0917

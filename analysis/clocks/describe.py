@@ -31,10 +31,12 @@ def describe_clocks(aligned: Aligned, unknown: int = 0) -> dict[str, Any] | None
     places = np.column_stack(np.triu_indices(len(hosts), 1))
     widest = places[np.argsort(-np.where(np.isfinite(width), width, np.inf), kind="stable")][:WIDEST].tolist()
     kinds = Counter(dict(messages.group_by("kind").len().iter_rows()))
+    used = sum(sum(pair.messages) for pair in relation.pairs)
     return {
         "reference": hosts[relation.reference],
         "clocks": [{"boot_id": name, "engines": host} for name, host in zip(relation.names, hosts, strict=True)],
         "messages": dict(kinds.most_common()),
+        "messages_used": used,
         "impossible_orders": sum(pair.impossible for pair in relation.pairs),
         "jumps": sum(pair.jumps for pair in relation.pairs),
         "contradictions": relation.contradictions,

@@ -63,7 +63,7 @@ def note_clocks(clocks: dict[str, Any] | None) -> list[str]:
         return []
     width = clocks["width_ms"]
     notes = [
-        f"{len(clocks['clocks'])} clocks, put on that of {clocks['reference']} by {sum(clocks['messages'].values()):,}"
+        f"{len(clocks['clocks'])} clocks, put on that of {clocks['reference']} by {clocks['messages_used']:,}"
         " messages (received after sent, constant rate within a window, 200 ppm apart at most)"
         + (f": two clocks are known within {width['p50']:.2f} ms (median width)." if width else ".")
         + " A segment between two of them carries that; see kvlens clocks."

@@ -32,7 +32,7 @@ def _say(name: str, clocks: dict[str, Any]) -> str:
     )
     return (
         f"{name + ': ' if name else ''}{len(clocks['clocks'])} clocks, put on that of {clocks['reference']} by"
-        f" {sum(clocks['messages'].values()):,} messages, each received after it was sent; {known}."
+        f" {clocks['messages_used']:,} messages, each received after it was sent; {known}."
         " Segments between two clocks carry this uncertainty, segments inside one do not."
     )
 
