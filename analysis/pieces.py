@@ -113,7 +113,7 @@ def _choose_framing(reader: io.BufferedReader) -> Frames:
     length = int.from_bytes(head[:4], "big")
     if 0 < length <= MAX_MESSAGE_BYTES and head[4:5] and (head[4] in (_FIRST_FIELD, _BRACE) or head[4:8] == _ZSTD):
         return _read_collector_frames
-    # A lone message begins with its first field's tag, which as a length would be one of 10 bytes: no message is that short.
+    # A lone message begins with its first field's tag, which as a length would be 10 bytes: no message is that short.
     _, used = _read_varint(head)
     delimited = used and head[0] != _FIRST_FIELD and head[used : used + 1] == bytes([_FIRST_FIELD])
     return _read_delimited_frames if delimited else _read_lone_message

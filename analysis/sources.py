@@ -50,8 +50,8 @@ class SourceSession(Session):
 def find_fast_tables(database: Any, address: Address) -> frozenset[str]:
     """Find the typed tables that can be read instead of the collector's: those that hold every span of it.
 
-    Views see only what arrives after them, so a fleet that made them later is read from the collector's table until what
-    was there before has expired.
+    Views see only what arrives after them, so a fleet that made them later is read from the collector's table until
+    what was there before has expired.
     """
     if address.table != TABLE:
         return frozenset()

@@ -58,7 +58,7 @@ def load(  # noqa: PLR0917 (click passes them by name)
 
 
 def load_run(run: Run, address: Address, ttl_days: int) -> Loaded:
-    """Load one run behind a progress bar, which counts bytes of its files (more than there are where they are packed)."""
+    """Load one run behind a progress bar, in bytes of its files (more than there are, where they are packed)."""
     begin = time.perf_counter()
     size = sum(path.stat().st_size for path in run.files)
     with click.progressbar(length=size, label=run.name, file=sys.stderr) as bar:

@@ -71,14 +71,14 @@ def _add_figures(command: Any) -> Any:
 def synthetic(requests: int, out: Path, mode: str, input_lens: str, faults: tuple[str, ...], **figures: Any) -> None:
     """Make a SYNTHETIC run: span files of a fleet at P5en time scales, with the truth beside them.
 
-    Nothing in it was measured; the manifest holds every assumption. RUN gets truth.parquet (true segments and milestones
-    of each request) and truth_clocks.parquet (true offset and drift of each process).
+    Nothing in it was measured; the manifest holds every assumption. RUN gets truth.parquet (true segments and
+    milestones of each request) and truth_clocks.parquet (true offset and drift of each process).
 
     \b
     Examples:
       kvlens synthetic --requests 20000 --out runs/synthetic
       kvlens synthetic --requests 500000 --out runs/large
-      kvlens synthetic --mode push --fault wire=200@0.01 --fault registration=80ms@2% --drop 0.01 --kills 1 --out runs/faulty
+      kvlens synthetic --mode push --fault wire=200@0.01 --fault post=80ms@2% --drop 0.01 --kills 1 --out runs/faulty
       kvlens synthetic --mode pull --prefill-engines 1 --decode-engines 1 --input-lens 16000 --rate 3 --out runs/long
       kvlens breakdown runs/synthetic
     """

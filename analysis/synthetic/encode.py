@@ -21,8 +21,9 @@ def encode_kind(kind: Kind) -> pl.DataFrame:
     if kind.parent is not None:
         columns["parent"] = kind.parent
         pieces += ['","parentSpanId":"', pl.col("parent")]
+    flags = 768 if kind.parent is not None else 256
     pieces += [
-        f'","flags":{768 if kind.parent is not None else 256},"name":"{kind.name}","kind":{kind.number},"startTimeUnixNano":"',
+        f'","flags":{flags},"name":"{kind.name}","kind":{kind.number},"startTimeUnixNano":"',
         pl.col("begin"), '","endTimeUnixNano":"', pl.col("end"), '","attributes":[',
     ]  # fmt: skip
     for number, (key, values) in enumerate(kind.attributes.items()):
@@ -60,7 +61,7 @@ def _encode_attribute(name: str, key: str, values: Any, columns: dict[str, Any])
         values if isinstance(values, pl.Series) else pl.Series(values.tolist() if values.dtype == object else values)
     )
     columns[name] = series
-    if series.dtype == pl.String or series.dtype == pl.Null:
+    if series.dtype in (pl.String, pl.Null):
         return head + '{"stringValue":"', pl.col(name), '"}}'
     if series.dtype == pl.Boolean:
         return head + '{"boolValue":', pl.col(name).cast(pl.String).str.to_lowercase(), "}}"

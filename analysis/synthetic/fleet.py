@@ -45,9 +45,9 @@ class Engine:
 class Fleet:
     """Engines by role, and the processes as columns.
 
-    processes: one row per process: process, engine, role, mode, host, boot_id, rank (-1: scheduler or router), generation,
-    pid, service, anchor_true_ns, anchor_unix_ns, anchor_perf_ns, offset_ns (own stamps less true time, at the anchor),
-    drift_ppm, rebased_offset_ns (the same at true time 0, once its boot is re-based on its earliest anchor).
+    processes: one row per process: process, engine, role, mode, host, boot_id, rank (-1: scheduler or router),
+    generation, pid, service, anchor_true_ns, anchor_unix_ns, anchor_perf_ns, offset_ns (own stamps less true time, at
+    the anchor), drift_ppm, rebased_offset_ns (the same at true time 0, with its boot on its earliest anchor).
     first: process number of an (engine name, rank) in its first life; the second life is the number after.
     """
 
@@ -106,7 +106,8 @@ def _start_processes(
     drifts = rng.uniform(-p.clock_drift_ppm, p.clock_drift_ppm, hosts)
     uptimes = rng.integers(3600 * SECOND, 40 * 86_400 * SECOND, hosts)
     boots = [str(UUID(bytes=rng.bytes(16), version=4)) for _ in range(hosts)]
-    rows, first = [], {}
+    rows: list[dict[str, object]] = []
+    first: dict[tuple[str, int], int] = {}
     for engine in engines:
         # With one rank vLLM's scheduler and worker share a process.
         ranks = [-1] if engine.role == "router" or p.ranks == 1 else [-1, *range(p.ranks)]

@@ -8,8 +8,8 @@ MS = 1_000_000
 SECOND = 1_000 * MS
 
 FAULT_SITES = (
-    "router_dispatch", "prefill_compute", "handoff_dispatch", "decode_admission", "registration", "dispatch", "post", "wire",
-    "completion", "first_decode",
+    "router_dispatch", "prefill_compute", "handoff_dispatch", "decode_admission", "registration", "dispatch", "post",
+    "wire", "completion", "first_decode",
 )  # fmt: skip
 
 
@@ -26,13 +26,14 @@ class Fault:
 class Parameters:
     """Parameters of a synthetic run; times in ms unless the name says otherwise.
 
-    Defaults are orders of magnitude for Qwen3-32B (64 layers, 8 KV heads of 128, bf16: 256 KiB of KV per token) with one
-    engine per P5en instance (8 H200, EFA of 3,200 Gbit/s): prefill at half of the bf16 peak, decode steps near the TPOT of
-    7 to 10 ms that is published for it, post as published for scattered memory (118 descriptors 0.46 ms, 18,880: 46 ms).
-    Queues are first come, first served: prompts of a prefill engine, and transfers of one of its ranks on the wire.
+    Defaults are orders of magnitude for Qwen3-32B (64 layers, 8 KV heads of 128, bf16: 256 KiB of KV per token) with
+    one engine per P5en instance (8 H200, EFA of 3,200 Gbit/s): prefill at half of the bf16 peak, decode steps near the
+    TPOT of 7 to 10 ms that is published for it, post as published for scattered memory (118 descriptors 0.46 ms,
+    18,880: 46 ms). Queues are first come, first served: prompts of a prefill engine, and transfers of one of its ranks
+    on the wire.
 
-    rate: requests per second of the whole fleet; 0 takes the rate that keeps the prefill engines busy for `utilisation`.
-    clock_offset_ms, clock_drift_ppm: hosts' wall clocks are off by up to this, their monotonic clocks run off by up to this.
+    rate: requests per second of the whole fleet; 0 takes what keeps the prefill engines busy for `utilisation`.
+    clock_offset_ms, clock_drift_ppm: hosts' wall clocks are off, and their monotonic clocks run off, by up to this.
     drop: share of spans that are lost at random. kills: engines that die (and come back `restart_s` later).
     """
 

@@ -1,6 +1,8 @@
-"""Vectorised queues and clocks ticks: first come first served servers, engine steps, first contacts."""
+"""Vectorised queues and clock ticks: first come first served servers, engine steps, first contacts."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +12,11 @@ Ints = npt.NDArray[np.int64]
 
 
 def serve_in_order(arrive: Floats, service: Floats, server: Ints) -> Floats:
-    """Return when each job begins at its server, which takes one at a time in order of arrival (Lindley's recursion)."""
+    """Return when each job begins at its server, one at a time in order of arrival (Lindley's recursion)."""
     begin = np.empty_like(arrive)
     order = np.lexsort((arrive, server))
     bounds = np.flatnonzero(np.diff(server[order], prepend=-1, append=-2))
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in itertools.pairwise(bounds):
         jobs = order[low:high]
         before = np.cumsum(service[jobs]) - service[jobs]
         begin[jobs] = before + np.maximum.accumulate(arrive[jobs] - before)

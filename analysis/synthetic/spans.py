@@ -22,9 +22,10 @@ LAST_EXPORT_NS = SECOND // 2
 
 @dataclass(frozen=True)
 class Kind:
-    """Spans of one name: who emitted them, when, and with which attributes (text, whole numbers or booleans; None: absent).
+    """Spans of one name: who emitted them, when, and with which attributes.
 
-    process, begin, end, keep: arrays of one length; times are Unix ns as stamped. parent: span ids or "".
+    attributes: texts, whole numbers or booleans, as arrays or as one value for all; None: absent. process, begin, end:
+    arrays of one length; times are Unix ns as stamped. parent: span ids.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Kind:
 class Emitter:
     """Emits the spans of some requests (a slice of the run)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self, p: Parameters, fleet: Fleet, w: Workload, truth: Truth, ids: Identities, rows: slice, seed: int
     ) -> None:
         self.p, self.fleet, self.ids = p, fleet, ids
@@ -88,10 +89,11 @@ class Emitter:
             first_byte_ns=_Stamp(first), status=status,
         )  # fmt: skip
         yield make(
-            "router.request", "router", "end", None, leg=False, mode=np.where(self.push, "push", "pull"), streaming=True,
+            "router.request", "router", "end", None, leg=False, streaming=True,
+            mode=np.where(self.push, "push", "pull"),
             client_sent_ns=_Stamp(at["sent"]), first_byte_ns=_Stamp(written),
             prompt_tokens=self.w.prompt[self.rows], status=status,
-            error=np.where(failed, "engine connection lost", None),
+            error=_absent(np.full(len(failed), "engine connection lost", dtype=object), ~failed),
         )  # fmt: skip
 
     def _emit_prefill(self) -> Iterator[Kind]:
@@ -147,11 +149,12 @@ class Emitter:
         d_side = self.fleet.locate(self.fleet.decode, self.decode, at["d_start"], rank)
         poster = np.where(push, p_side, d_side)
 
-        def make(
+        def make(  # noqa: PLR0917
             name: str, process: Times, begin: Times, end: Times, keep: Any, side: str, **attributes: Values
         ) -> Kind:
+            own = {**self._common(side), **attributes, "rank": rank}
             return self._make(
-                name, process, begin, end, keep, self._root(side), 1, None, {**self._common(side), **attributes, "rank": rank}
+                name, process, begin, end, keep, self._root(side), 1, None, own
             )  # fmt: skip
 
         yield from self._emit_handshakes(rank, p_side, d_side)
@@ -182,7 +185,8 @@ class Emitter:
             thread=np.where(push, "nixl-push-writer", "MainThread"), prep_ns=(at["r_posted"] - at["r_post"]) // 3,
         )  # fmt: skip
         yield make(
-            "wire", poster, at["r_posted"], at["r_done"], None, "x", **transfer, landed_after_ns=_Stamp(at["r_progress"]),
+            "wire", poster, at["r_posted"], at["r_done"], None, "x", **transfer,
+            landed_after_ns=_Stamp(at["r_progress"]),
             landed_before_ns=_Stamp(at["r_done"]), polls=3, nixl_post_us=(at["r_posted"] - at["r_post"]) // 1000,
             nixl_xfer_us=took_us, bytes=moved,
         )  # fmt: skip
@@ -201,7 +205,8 @@ class Emitter:
             keep = end < _lost_from(self.fleet, process[rows])
             rows, begin, end = rows[keep], begin[keep], end[keep]
             yield Kind(
-                "handshake", 1, process[rows], self.fleet.stamp(process[rows], begin), self.fleet.stamp(process[rows], end),
+                "handshake", 1, process[rows], self.fleet.stamp(process[rows], begin),
+                self.fleet.stamp(process[rows], end),
                 self.ids.draw_traces(self.rng, len(rows)), self.ids.draw(self.rng, len(rows)), None,
                 {
                     "peer_engine_id": self._name(peer)[rows], "outcome": "ok",
@@ -209,7 +214,7 @@ class Emitter:
                 },
             )  # fmt: skip
 
-    def _make(
+    def _make(  # noqa: PLR0917
         self, name: str, process: Times, begin: Times, end: Times, keep: Any, parent: pl.Series | None, number: int,
         own: str | None, attributes: dict[str, Values], *, spared: bool = False,
     ) -> Kind:  # fmt: skip

@@ -18,7 +18,7 @@ class Workload:
     sent: Floats
     prompt: Ints
     output: Ints
-    push: np.ndarray  # type: ignore[type-arg]
+    push: np.ndarray
     prefill: Ints
     decode: Ints
     router: Ints
@@ -62,10 +62,10 @@ def choose_engines(p: Parameters, fleet: Fleet, rng: np.random.Generator, sent: 
     return chosen | {"push": modes[group]}
 
 
-def _is_down(engines: tuple[Engine, ...], choice: Ints, at: Floats) -> np.ndarray:  # type: ignore[type-arg]
+def _is_down(engines: tuple[Engine, ...], choice: Ints, at: Floats) -> np.ndarray:
     killed = np.array([np.inf if engine.killed is None else engine.killed for engine in engines])
     back = np.array([engine.restarted + 40 * SECOND for engine in engines])
-    down: np.ndarray = (at >= killed[choice]) & (at < back[choice])  # type: ignore[type-arg]
+    down: np.ndarray = (at >= killed[choice]) & (at < back[choice])
     return down
 
 
@@ -75,7 +75,7 @@ class Truth:
 
     at: dict[str, Floats]
     segments: dict[str, Floats]
-    shaking: dict[str, np.ndarray]  # type: ignore[type-arg]
+    shaking: dict[str, np.ndarray]
 
 
 def simulate(p: Parameters, w: Workload, rng: np.random.Generator) -> Truth:  # noqa: PLR0915 (one line per milestone)
@@ -164,7 +164,7 @@ def simulate(p: Parameters, w: Workload, rng: np.random.Generator) -> Truth:  # 
 
 def _shake(
     p: Parameters, rng: np.random.Generator, ready: Floats, pair: Ints, pairs: int
-) -> tuple[Floats, Floats, np.ndarray]:  # type: ignore[type-arg]
+) -> tuple[Floats, Floats, np.ndarray]:
     """Handshakes of each rank on its own."""
     parts = [
         first_contacts(ready[:, rank], pair, rng.lognormal(np.log(p.handshake_ms * MS), 0.3, pairs))
@@ -174,14 +174,14 @@ def _shake(
     return begin, end, first
 
 
-def measure_segments(at: dict[str, Floats], shaking: dict[str, np.ndarray], push: np.ndarray) -> dict[str, Floats]:  # type: ignore[type-arg]
+def measure_segments(at: dict[str, Floats], shaking: dict[str, np.ndarray], push: np.ndarray) -> dict[str, Floats]:
     """Return the true length (ns) of every segment of the budget: disjoint, and together the client's TTFT.
 
     A request's transfer is that of the rank whose bytes landed last.
     """
     slowest = at["r_landed"].argmax(axis=1)[:, None]
 
-    def of_slowest(values: np.ndarray) -> Floats:  # type: ignore[type-arg]
+    def of_slowest(values: np.ndarray) -> Floats:
         picked: Floats = np.take_along_axis(values, slowest, axis=1)[:, 0]
         return picked
 

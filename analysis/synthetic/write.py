@@ -67,7 +67,7 @@ def build_truth(p: Parameters, fleet: Fleet, w: Workload, truth: Truth, ids: Ide
     """Build the ground truth, one row per request.
 
     Identity, what was asked for, ttft_ms, seg_<segment> (ms; all NULL where no first token came), fault (site or NULL),
-    broken_ns (when it lost an engine, NULL: never) and t_<milestone>, true ns since the Unix epoch; t_r_... as lists by rank.
+    broken_ns (when it lost an engine, NULL: never) and t_<milestone>, true ns since the Unix epoch; t_r_... by rank.
     """
     rows = np.arange(p.requests)
     broken = find_broken(fleet, w, truth)
@@ -120,7 +120,7 @@ def describe_run(p: Parameters, fleet: Fleet, written: Written, mean_prompt: flo
         "faults": {f.site: {"ms": f.ms, "share": f.share} for f in p.faults},
         "spans": written.spans,
         "parameters": parameters,
-        "clocks": "client stamps with its router's clock; one boot per host; truth_clocks.parquet has offsets and drifts",
+        "clocks": "client stamps with its router's clock; one boot per host; see truth_clocks.parquet",
         "versions": {"kvlens": "synthetic", "vllm": "synthetic", "nixl": "synthetic"},
     }  # fmt: skip
 

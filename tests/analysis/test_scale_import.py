@@ -1,4 +1,4 @@
-"""Import: protobuf in every framing gives the rows of JSON lines, a killed load goes on, typed tables mirror the wide."""
+"""Import: protobuf in every framing gives the rows of JSON lines, a killed load goes on, typed tables mirror it."""
 
 from __future__ import annotations
 
