@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from reproductions import HEALTHY_RUNS, REPRODUCTIONS
 
@@ -13,7 +14,7 @@ from analysis.doctor import diagnose, gather
 from analysis.doctor.engine import load_rules
 from analysis.doctor.finding import Finding
 from analysis.run import find_run
-from analysis.source import TABLE, Session, open_session
+from analysis.source import TABLE, Session, open_session, read_sql
 
 BUILDS = REPRODUCTIONS | HEALTHY_RUNS
 MARK = "test.run"
@@ -31,7 +32,9 @@ class Part:
         whole._database.query(f"SET additional_table_filters = {{'{TABLE}': '{condition}'}}")
 
     def query(self, name: str, **params):
-        return self._whole.query(name, **params)
+        # Without the typed tables: only the collector's own knows the mark.
+        table = self._whole._database.query(read_sql(name), "ArrowTable", params={"table": TABLE, **params})
+        return pl.from_arrow(table)
 
 
 def mark_lines(path: Path, name: str) -> Iterator[str]:
