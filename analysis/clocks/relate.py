@@ -31,7 +31,11 @@ MARGIN_NS = 10e9
 
 def relate_clocks(messages: pl.DataFrame, boots: Iterable[str | None], reference: str) -> Relation:
     """Relate the clocks of all boots by the messages between them (rows of messages.list_messages)."""
-    names = tuple(sorted({reference, *(boot for boot in boots if boot), *messages["sender"], *messages["receiver"]}))
+    names = tuple(
+        sorted(
+            {reference, *(boot for boot in boots if boot), *messages["sender"].unique(), *messages["receiver"].unique()}
+        )
+    )
     place_of = {name: place for place, name in enumerate(names)}
     placed = messages.with_columns(
         a=pl.col("sender").replace_strict(place_of, return_dtype=pl.Int64, default=None),
