@@ -11,7 +11,10 @@ from ..breakdown import Breakdown
 
 def list_notes(breakdown: Breakdown) -> list[str]:
     """List the notes of one run, one line each."""
-    return [*_note_sources(breakdown), *_note_missing(breakdown), *_note_quality(breakdown), *_note_data(breakdown)]
+    made_up = ["SYNTHETIC: made from stated parameters (manifest.json); nothing here was measured."]
+    labels = made_up if breakdown.run.manifest.get("synthetic") else []
+    told = (_note_sources, _note_missing, _note_quality, _note_data)
+    return labels + [note for tell in told for note in tell(breakdown)]
 
 
 def _note_sources(breakdown: Breakdown) -> list[str]:

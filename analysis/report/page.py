@@ -70,6 +70,7 @@ def describe(report: Report) -> str:
 def _describe_run(manifest: dict[str, object], summary: dict[str, object]) -> str:
     model, versions = manifest.get("model"), manifest.get("versions")
     parts = [
+        "SYNTHETIC, not measured" if manifest.get("synthetic") else "",
         str(manifest.get("mode") or "mode unknown"),
         f"{summary['requests']} requests",
         str(model.get("name")) if isinstance(model, dict) and model.get("name") else "",

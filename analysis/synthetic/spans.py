@@ -273,7 +273,9 @@ class _Stamp:
 def _absent(values: Any, where: Any) -> Any:
     if values.dtype == np.int64:
         return np.where(where, NEVER, values)
-    return np.where(where, None, values)
+    some = np.array(values, dtype=object)
+    some[where] = None
+    return some
 
 
 def _after(broken: Times) -> Times:

@@ -125,10 +125,11 @@ def simulate(p: Parameters, w: Workload, rng: np.random.Generator) -> Truth:  # 
     push = w.push[:, None]
     dispatched = np.where(push, np.maximum(ready_p + around(0.2, *shape), p_shaken + 50_000), begun)
     at["r_post"] = dispatched + per_rank(delay("dispatch"))
-    descriptors = per_rank(np.ceil(w.prompt / p.block_tokens) * p.descriptors_per_block)
+    blocks = np.ceil(w.prompt.astype(np.float64) / p.block_tokens)
+    descriptors = per_rank(blocks * p.descriptors_per_block)
     posting = p.post_fixed_ms * MS + descriptors * p.post_us_per_descriptor * 1e3
     at["r_posted"] = at["r_post"] + posting * rng.lognormal(0, 0.1, shape) + per_rank(delay("post"))
-    moved = per_rank(w.prompt * float(p.kv_bytes_per_token)) / ranks
+    moved = per_rank(w.prompt.astype(np.float64)) * p.kv_bytes_per_token / ranks
     took = moved / p.wire_gb_per_s_per_rank * rng.normal(1, 0.03, shape).clip(0.8)  # 1 GB/s is 1 byte per ns
     link = (w.prefill[:, None] * ranks + np.arange(ranks)[None, :]).ravel()
     on_wire = serve_in_order(at["r_posted"].ravel(), took.ravel(), link).reshape(shape)
@@ -170,8 +171,8 @@ def _shake(
         first_contacts(ready[:, rank], pair, rng.lognormal(np.log(p.handshake_ms * MS), 0.3, pairs))
         for rank in range(p.ranks)
     ]
-    begin, end, first = (np.stack([part[which] for part in parts], axis=1) for which in range(3))
-    return begin, end, first
+    begins, ends, firsts = zip(*parts, strict=True)
+    return np.stack(begins, axis=1), np.stack(ends, axis=1), np.stack(firsts, axis=1)
 
 
 def measure_segments(at: dict[str, Floats], shaking: dict[str, np.ndarray], push: np.ndarray) -> dict[str, Floats]:
