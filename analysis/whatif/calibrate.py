@@ -31,6 +31,8 @@ DEFAULT_IDLE_STEP = 0.003
 """Seconds of an idle step where none was recorded: 1 ms of sleep (EngineCore._process_engine_step) and the loop."""
 LAB = Contention(prefill=0.1, decode=0.2)
 """Two engines on one machine, where a run cannot tell: about what the lab's pull runs gave (docs/what-if.md)."""
+SHARED_CORE = 0.5
+"""A thread that waits for a core for more than this per second of CPU time shares it with the other engine's."""
 NEEDED = ("p_start", "p_sched", "p_end", "d_start", "d_alloc", "post_start", "post_end", "landed", "d_told", "d_sched",
           "d_first", "d_end", "prompt_tokens", "output_tokens", "bytes")  # fmt: skip
 
@@ -45,7 +47,7 @@ def calibrate(observed: Observations, reuse: Reuse | None = None) -> Parameters:
             )
     is_shared = share_machine(observed.requests)
     fits = {PREFILL: _fit_prefill(observed, is_shared), DECODE: _fit_decode(observed, is_shared)}
-    contention, spoken = _choose_contention(fits, is_shared)
+    contention, spoken = choose_contention(observed, fits, is_shared=is_shared)
     fits = {
         PREFILL: _fit_prefill(observed, is_shared, contention.prefill),
         DECODE: _fit_decode(observed, is_shared, contention.decode),
@@ -110,20 +112,24 @@ def _overlap(steps: pl.DataFrame, is_shared: bool) -> Floats:
     return overlap if is_shared else np.zeros_like(overlap)
 
 
-def _choose_contention(fits: dict[str, Fit], is_shared: bool) -> tuple[Contention, Source]:
-    """What cannot be told is taken from the lab's machine: in push, D is awake whenever P computes."""
+def choose_contention(observed: Observations, fits: dict[str, Fit], *, is_shared: bool) -> tuple[Contention, Source]:
+    """Choose by what tells most: steps with and without the other engine, else time without a core, else the lab's."""
     if not is_shared:
         return Contention(), Source("contention", "none", "P and D ran on different machines")
-    told = {role: fit.slowdown for role, fit in fits.items()}
-    chosen = Contention(**{role: getattr(LAB, role) if value is None else value for role, value in told.items()})
-    value = f"P's steps x{1 + chosen.prefill:.2f}, D's x{1 + chosen.decode:.2f} while the other computes"
-    parts = {
-        "measured": [role for role, found in told.items() if found is not None],
-        "assumed as on the lab's machine": [role for role, found in told.items() if found is None],
-    }
-    return chosen, Source(
-        "contention", value, "; ".join(f"{how}: {', '.join(who)}" for how, who in parts.items() if who)
-    )
+    values: dict[str, float] = {}
+    origins: list[str] = []
+    for role, steps in ((PREFILL, observed.prefill_steps), (DECODE, observed.decode_steps)):
+        found, waited = fits[role].slowdown, observed.waited.get(role, 0.0)
+        beside = float(np.average(steps["overlap"].to_numpy(), weights=steps["seconds"].to_numpy()))
+        if found is not None:
+            values[role], origin = found, "measured on steps with and without the other engine"
+        elif waited > SHARED_CORE and beside > 0:
+            values[role], origin = waited / beside, f"measured: {waited:.1f} s without a core per second of CPU"
+        else:
+            values[role], origin = getattr(LAB, role), "assumed as on the lab's machine"
+        origins.append(f"{role} {origin}")
+    words = f"P's steps x{1 + values[PREFILL]:.2f}, D's x{1 + values[DECODE]:.2f} while the other computes"
+    return Contention(**values), Source("contention", words, "; ".join(origins))
 
 
 def _make_engine(observed: Observations, role: str, fit: Fit) -> tuple[EngineModel, list[Source]]:

@@ -31,7 +31,8 @@ class Observations:
     """One run.
 
     requests: rows of Breakdown.budgets. steps: rows of tpot.prepare_steps. prefill_steps, decode_steps: see
-    list_prefill_steps and list_decode_steps. manifest: conditions.
+    list_prefill_steps and list_decode_steps. manifest: conditions. waited: role -> seconds that the thread which
+    computes was ready and had no core, per second of its CPU time.
     """
 
     requests: pl.DataFrame
@@ -39,6 +40,7 @@ class Observations:
     prefill_steps: pl.DataFrame
     decode_steps: pl.DataFrame
     manifest: dict[str, Any]
+    waited: dict[str, float]
 
     def list_stepping(self, role: str) -> pl.DataFrame:
         """Steps of a role in which something was computed."""
@@ -56,7 +58,15 @@ def observe(session: Session, breakdown: Breakdown) -> Observations:
         prefill_steps=list_prefill_steps(steps, members, breakdown.budgets, awake[DECODE]),
         decode_steps=list_decode_steps(steps, members, breakdown.budgets, awake[PREFILL]),
         manifest=breakdown.run.manifest,
+        waited=measure_waiting(session.query("threads")),
     )
+
+
+def measure_waiting(threads: pl.DataFrame) -> dict[str, float]:
+    """Measure by role how long the workers' computing thread waited for a core, per second of CPU time."""
+    own = threads.filter(pl.col("process") == "worker", pl.col("kind") == "engine", pl.col("cpu_ns") > 0)
+    sums = own.group_by("role").agg(pl.col("wait_ns", "cpu_ns").sum())
+    return {role: waited / spent for role, waited, spent in sums.select("role", "wait_ns", "cpu_ns").iter_rows()}
 
 
 def list_prefill_steps(

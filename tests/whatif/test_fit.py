@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
-from analysis.whatif.fit import fit_costs
+from analysis.whatif.calibrate import LAB, choose_contention
+from analysis.whatif.fit import Fit, fit_costs
+from analysis.whatif.observations import Observations
 
 
 def make_steps(slowdown, spread=1.0, count=60, noise=0.05, seed=3):
@@ -33,3 +36,18 @@ def test_no_slowdown_is_found_where_there_is_none():
 
 def test_an_engine_that_was_always_awake_tells_no_slowdown():
     assert fit_costs(*make_steps(1.0, spread=0.0)).slowdown is None
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "waited", "expected", "origin"),
+    [(1.4, 0.9, 1.4, "with and without"), (None, 0.9, 1.2, "without a core"), (None, 0.2, LAB.prefill, "assumed")],
+)
+def test_contention_is_measured_where_it_can_be(slowdown, waited, expected, origin):
+    steps = pl.DataFrame({"overlap": [0.5, 1.0], "seconds": [1.0, 1.0]})
+    observed = Observations(pl.DataFrame(), steps, steps, steps, {}, {"prefill": waited, "decode": 0.1})
+    fits = {"prefill": Fit(np.ones(1), slowdown, np.ones(1)), "decode": Fit(np.ones(1), 0.3, np.ones(1))}
+    contention, source = choose_contention(observed, fits, is_shared=True)
+    assert contention.prefill == pytest.approx(expected)
+    assert contention.decode == 0.3
+    assert origin in source.origin
+    assert choose_contention(observed, fits, is_shared=False)[0].prefill == 0
