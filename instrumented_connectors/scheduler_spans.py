@@ -221,6 +221,7 @@ class SchedulerSpans:
             return
         if state.awaits_receive:
             self._leases.abort(request_id, at)
+            state.kept = state.usage.blocks
             if status in FAILED:
                 self._end_receive(state, at, failed=True)
         state.usage.stop(at)

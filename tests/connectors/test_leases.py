@@ -137,7 +137,8 @@ def test_an_aborted_request_holds_its_blocks_until_the_receive_is_over() -> None
     assert (lease["reason"], lease["start"], lease["end"], lease["blocks"], lease["outcome"]) == (
         "aborted_awaiting_receive", 15, 40, 4, "received",
     )  # fmt: skip
-    assert sink.named("decode")[0]["block_ns"] == 0
+    root = sink.named("decode")[0]
+    assert (root["block_ns"], root["blocks_kept"]) == (0, 4)
 
 
 def test_a_failed_receive_gives_the_blocks_back() -> None:
