@@ -84,13 +84,12 @@ def classify(holdings: pl.DataFrame) -> pl.DataFrame:
     # ClickHouse has its truth values as numbers.
     holdings = holdings.with_columns(pl.col("same_clock", "is_warmup").cast(pl.Boolean).fill_null(value=False))
     outcome, read = pl.col("outcome"), pl.col("read_begin").is_not_null()
-    reserved = pl.col("reason").str.starts_with("reserved_") | (pl.col("reason") == "aborted_awaiting_receive")
+    reserved = pl.col("reason").str.starts_with("reserved_")
     fate = (
         pl.when(pl.col("reason") == RUNNING).then(pl.lit(RUNNING))
-        .when(outcome.is_in(USED)).then(pl.lit("used"))
-        .when(outcome.is_in(WASTED)).then(pl.lit("wasted"))
         .when(outcome.is_in([OPEN, UNHEARD])).then(pl.lit("open"))
-        .when(reserved | read).then(pl.lit("used"))
+        .when(outcome.is_in(WASTED) | (pl.col("reason") == "aborted_awaiting_receive")).then(pl.lit("wasted"))
+        .when(outcome.is_in(USED) | read).then(pl.lit("used"))
         .otherwise(pl.lit("unclear"))
     )  # fmt: skip
     held = pl.col("finish") - pl.col("begin")

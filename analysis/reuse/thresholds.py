@@ -142,7 +142,7 @@ def price_choices(decisions: pl.DataFrame, fetch: Correction, recompute: Correct
 
 def _correct(decisions: pl.DataFrame, side: str) -> Correction:
     """Ratio of what was measured to what was estimated, where both are known (Cochran, Sampling Techniques, ch. 6)."""
-    taken = FETCHED if side == "fetch" else DECLINED
+    taken = FETCHED if side == "fetch" else (*DECLINED, *FAILED)
     known = decisions.filter(pl.col("reason").is_in(taken)).drop_nulls([f"{side}_estimate_ns", f"{side}_ns"])
     estimated, measured = (known[name].to_numpy().astype(float) for name in (f"{side}_estimate_ns", f"{side}_ns"))
     if len(known) < MIN_PAIRS or estimated.sum() <= 0:

@@ -11,7 +11,7 @@ from span_builder import EPOCH, MS
 from analysis.commands.leases import leases
 from analysis.errors import KvlensError
 from analysis.reuse.leases import report_leases
-from analysis.reuse.ledger import add_unheard, mark_declined
+from analysis.reuse.ledger import add_unheard, classify, mark_declined
 from analysis.reuse.retention import draw_retention
 from analysis.reuse.usage import compare_usage, find_levels, find_moments
 from analysis.source import open_session
@@ -206,3 +206,17 @@ def test_blocks_that_the_next_turn_did_not_read_are_wasted_though_the_holder_was
         "reason": ["fetched", "below_threshold", "expired"],
     })  # fmt: skip
     assert mark_declined(leases, decisions)["outcome"].to_list() == ["read", "declined", "expired"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome", "read", "fate"),
+    [("awaiting_next_turn", "read", None, "used"), ("awaiting_next_turn", "released", 5, "used"),
+     ("awaiting_next_turn", "released", None, "unclear"), ("awaiting_next_turn", "declined", None, "wasted"),
+     ("reserved_awaiting_read", "received", None, "used"), ("reserved_awaiting_read", "released", None, "unclear"),
+     ("aborted_awaiting_receive", "released", None, "wasted"), ("finished_awaiting_transfer", "expired", 5, "wasted"),
+     ("finished_awaiting_transfer", "unheard", None, "open"), ("running", "", None, "running")],
+)  # fmt: skip
+def test_fates(reason, outcome, read, fate):
+    row = {"reason": reason, "outcome": outcome, "read_begin": read, "same_clock": 1, "is_warmup": 0, "begin": 0,
+           "finish": 9, "blocks": 1, "bytes": 1, "block_ns": 9}  # fmt: skip
+    assert classify(pl.DataFrame([row], schema_overrides={"read_begin": pl.Int64}))["fate"].to_list() == [fate]
