@@ -96,7 +96,8 @@ def render_turns(report: ConversationReport, name: str) -> RenderableType:
         table.add_row(
             str(row["turn"]), _seconds(row["gap_ns"], 1),
             *(_whole(row[column]) for column in TOKENS), row["offered"] or "",
-            row["reason"] or "", _ms(row["ttft"]), *(_ms(row[f"seg_{segment}"]) for segment in SHOWN),
+            Text("wrong prefix", "bold red") if row["prefix"] == "no" else row["reason"] or "", _ms(row["ttft"]),
+            *(_ms(row[f"seg_{segment}"]) for segment in SHOWN),
             _ms(row["ttft"] - shown), _ms(row["tpot_ns"], 2),
         )  # fmt: skip
     return add_title(f"Conversation {name}", table)

@@ -62,7 +62,7 @@ def _task(row: dict[str, Any]) -> dict[str, Any]:
 
 def _turn(row: dict[str, Any]) -> dict[str, Any]:
     segments = {name: _divide(row[f"seg_{name}"], NS_PER_MS) for name in SEGMENTS if row[f"seg_{name}"] is not None}
-    facts = {name: row[name] for name in ("turn", "request_id", "offered", "reason")}
+    facts = {name: row[name] for name in ("turn", "request_id", "offered", "reason", "prefix")}
     tokens = {f"{name}_tokens": row[name] for name in TOKENS}
     return {
         **facts, "gap_s": _divide(row["gap_ns"], NS_PER_S), **tokens, "ttft_ms": _divide(row["ttft"], NS_PER_MS),

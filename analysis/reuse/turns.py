@@ -22,7 +22,8 @@ def link_turns(requests: pl.DataFrame, routers: pl.DataFrame, decisions: pl.Data
     requests: budgets (reuse columns included). routers: rows of sql/conversations.sql. decisions: rows of
     sql/decisions.sql. Returns one row per request in a conversation, in time order inside each, with conversation, link
     (given or derived), turn (from 0), begin, first, end (ns), gap_ns (since the turn before ended; NULL for the first),
-    context (prompt tokens), reused (fetched from decode), cached (in P's own cache), computed, offered, reason, ttft,
+    context (prompt tokens), reused (fetched from decode), cached (in P's own cache), computed, offered, reason, prefix
+    (whether the prompt continues what was offered: yes, no, unknown), ttft,
     tpot_ns, engine_ns (prompt computation, first step and generation), generation_ns and seg_<segment>.
     """
     known = _join_router(requests, routers)
@@ -31,9 +32,15 @@ def link_turns(requests: pl.DataFrame, routers: pl.DataFrame, decisions: pl.Data
 
 
 def _join_decisions(requests: pl.DataFrame, decisions: pl.DataFrame) -> pl.DataFrame:
-    """Add reason, peer, peer_id and saved: of the attempt that served, or of one that failed before it."""
+    """Add reason, peer, peer_id, saved and prefix: of the attempt that served, or of one that failed before it."""
     told = decisions.select(
-        p_engine="engine", p_id="id", reason="reason", peer="peer", peer_id="peer_id", saved="fetch_tokens"
+        p_engine="engine",
+        p_id="id",
+        reason="reason",
+        peer="peer",
+        peer_id="peer_id",
+        saved="fetch_tokens",
+        prefix="prefix_match",
     ).unique(["p_engine", "p_id"], keep="last", maintain_order=True)
     joined = requests.join(told, on=["p_engine", "p_id"], how="left", maintain_order="left")
     if "tried_id" not in requests.columns:
@@ -106,8 +113,8 @@ def _number_turns(rows: pl.DataFrame) -> pl.DataFrame:
     started = pl.col("begin").min().over("conversation")
     return numbered.sort(started, "conversation", "begin", "turn").select(
         "conversation", "link", "turn", "request_id", "p_engine", "d_engine", "begin", "first", "end", "gap_ns",
-        "context", "reused", "cached", "computed", "offered", "reason", "ttft", "tpot_ns", "engine_ns", "generation_ns",
-        "residual", *(f"seg_{name}" for name in SEGMENTS),
+        "context", "reused", "cached", "computed", "offered", "reason", "prefix", "ttft", "tpot_ns", "engine_ns",
+        "generation_ns", "residual", *(f"seg_{name}" for name in SEGMENTS),
     )  # fmt: skip
 
 
