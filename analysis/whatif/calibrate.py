@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
 from ..errors import KvlensError
+from .coarse import list_coarse_decodes, list_coarse_prefills
 from .fit import Fit, fit_costs
 from .hops import measure_hops
 from .limits import read_limits
@@ -39,11 +42,12 @@ NEEDED = ("p_start", "p_sched", "p_end", "d_start", "d_alloc", "post_start", "po
 
 def calibrate(observed: Observations, reuse: Reuse | None = None) -> Parameters:
     """Measure all parameters. Raises KvlensError when the run has no steps to measure costs on."""
+    observed, told_coarse = fill_steps(observed)
     for role, steps in ((PREFILL, observed.prefill_steps), (DECODE, observed.decode_steps)):
         if steps.height < MIN_STEPS:
             raise KvlensError(
-                f"{steps.height} {role} steps with their requests known, {MIN_STEPS} needed to measure their cost",
-                "record with step records (KVLENS_DETAIL=full, the default) and at least a dozen requests",
+                f"{steps.height} {role} steps or requests to measure a cost on, {MIN_STEPS} needed",
+                "record at least a dozen requests with both engines instrumented (KVLENS_DETAIL=full, the default)",
             )
     is_shared = share_machine(observed.requests)
     fits = {PREFILL: _fit_prefill(observed, is_shared), DECODE: _fit_decode(observed, is_shared)}
@@ -52,17 +56,34 @@ def calibrate(observed: Observations, reuse: Reuse | None = None) -> Parameters:
         PREFILL: _fit_prefill(observed, is_shared, contention.prefill),
         DECODE: _fit_decode(observed, is_shared, contention.decode),
     }
-    engines, sources = {}, [spoken]
+    engines, sources = {}, [spoken, *told_coarse]
     for role, fit in fits.items():
         engines[role], told = _make_engine(observed, role, fit)
         sources += told
+    if told_coarse:
+        # The costs are those of whole prompts, so a step of the model is a whole prompt too.
+        longest = int(observed.prefill_steps["tokens"].max())  # type: ignore[arg-type]
+        engines[PREFILL] = replace(engines[PREFILL], token_budget=longest, sequences=1)
     network, told = _make_network(observed)
-    names = {role: observed.steps.filter(pl.col("role") == role)["engine"].n_unique() for role in (PREFILL, DECODE)}
+    names = {role: observed.requests[f"{role[0]}_engine"].drop_nulls().n_unique() for role in (PREFILL, DECODE)}
     return Parameters(
         prefill=engines[PREFILL], decode=engines[DECODE], network=network, contention=contention,
         prefill_engines=max(names[PREFILL], 1), decode_engines=max(names[DECODE], 1),
         sources=(*sources, *told, *(reuse.sources if reuse else ())), **(reuse.limits if reuse else {}),
     )  # fmt: skip
+
+
+def fill_steps(observed: Observations) -> tuple[Observations, list[Source]]:
+    """Let whole requests stand for steps where a run has no step records."""
+    if observed.prefill_steps.height >= MIN_STEPS and observed.decode_steps.height >= MIN_STEPS:
+        return observed, []
+    coarse = replace(
+        observed,
+        prefill_steps=list_coarse_prefills(observed.requests),
+        decode_steps=list_coarse_decodes(observed.requests),
+    )
+    words = "whole requests stand for steps, one prompt each; hand-over at their begin, as on an accelerator"
+    return coarse, [Source("step records", "none", words)]
 
 
 def share_machine(requests: pl.DataFrame) -> bool:
@@ -75,7 +96,7 @@ def list_jobs(observed: Observations, parameters: Parameters, reuse: Reuse | Non
     whole = observed.requests.filter(pl.all_horizontal(pl.col(name).is_not_null() for name in NEEDED)).sort(
         "ttft_start"
     )
-    work = _measure_work(observed, parameters)
+    work = _measure_work(fill_steps(observed)[0], parameters)
     places = {role: {name: place for place, name in enumerate(sorted(whole[f"{role[0]}_engine"].unique()))}
               for role in (PREFILL, DECODE)}  # fmt: skip
     turns = {row: rest for row, *rest in reuse.turns.iter_rows()} if reuse else {}

@@ -133,3 +133,13 @@ def test_an_unknown_run_names_the_remedy():
     result = run_command("no-such-run")
     assert result.exit_code == 1
     assert "Try:" in result.output
+
+
+def test_without_step_records_whole_requests_stand_for_steps(recorded):
+    breakdown, observed = recorded["pull"]
+    names = ("steps", "prefill_steps", "decode_steps")
+    bare = replace(observed, **{name: getattr(observed, name).clear() for name in names})
+    prediction = predict(breakdown, bare, Arrangement("push"), seed=1, replays=1, limit=100)
+    assert "step records" in {one.name for one in prediction.parameters.sources}
+    ratio = prediction.requests["own_ttft"].median() / prediction.requests["recorded_ttft"].median()
+    assert 0.5 < ratio < 2
