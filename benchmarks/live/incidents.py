@@ -156,6 +156,11 @@ def converse(
     return begin
 
 
+def long_prompts(scene: Scene) -> None:
+    # 12 and 25 MB: smaller ones pass between two polls also over TCP.
+    scene.load("slow-transport", 1.6, (1500, 3000))
+
+
 HEALTHY_PHASE = Incident("healthy", "nothing", healthy, seconds=45, stay=True)
 
 PULL = (
@@ -198,6 +203,10 @@ PUSH = (
         delay("router_decode_leg", 1500, "late-registration"), ("KvlensRegistrationAlwaysLate",),
         ("KvlensCoordinationShareHigh",), seconds=50,
     ),
+    Incident("prefill lost", "the decode leg arrives, the prefill leg never does", lose_prefill,
+             ("KvlensDecodeWaitStuck",), ("KvlensCoordinationShareHigh",)),
+    Incident("cancelled", "the clients of those requests go away", cancel, ("KvlensAbortedBlocksHeld",), seconds=60),
+    # After this D waits for ever for what P gave away: nothing that asks for a quiet D may follow.
     Incident(
         "stalled writer", "P's writer thread waits 12 s before each post",
         delay("dispatch", 12_000, "stalled-writer", 2.0), ("KvlensWriterStalled",),
@@ -205,9 +214,6 @@ PUSH = (
         ("KvlensDecodeWaitStuck", "KvlensLeaseOverdue", "KvlensLeaseExpired", "KvlensCoordinationShareHigh"),
         seconds=35,
     ),
-    Incident("prefill lost", "the decode leg arrives, the prefill leg never does", lose_prefill,
-             ("KvlensDecodeWaitStuck",), ("KvlensCoordinationShareHigh",)),
-    Incident("cancelled", "the clients of those requests go away", cancel, ("KvlensAbortedBlocksHeld",), seconds=60),
     Incident("killed decode", "D is killed while P writes", kill_decode, ("KvlensTransferFailing",),
              ("KvlensHandshakeFailing", "KvlensLeaseExpired", "KvlensTransferRateLow", "KvlensLeaseOverdue"),
              seconds=40),
@@ -229,7 +235,7 @@ BIDIRECTIONAL = (
 )  # fmt: skip
 
 TCP = (
-    Incident("slow transport", "the pair was restarted with UCX_TLS=tcp", healthy, ("KvlensTransferRateLow",),
+    Incident("slow transport", "the pair was restarted with UCX_TLS=tcp", long_prompts, ("KvlensTransferRateLow",),
              seconds=50),
 )  # fmt: skip
 

@@ -54,7 +54,6 @@ PICTURES = (
     Picture("expired-retention-1-reuse", "kvlens-reuse", "lab-bidirectional", "expired retention", 860),
     Picture("expired-retention-2-request", "kvlens-request-clickhouse", "lab-bidirectional", "expired retention", 560,
             pattern=r"expired-retention.*-t1"),
-    Picture("leases", "kvlens-leases", "lab-pull", "nobody reads", 860),
 )  # fmt: skip
 
 

@@ -12,14 +12,19 @@ _PAIR = "cluster, namespace, model_name, engine_id, peer, direction, backend"
 
 
 def transfer_rate_low(config: Config) -> Alert:
-    """A pair that moves little is left out: a rate of a handful of blocks says nothing."""
+    """Even the best rate that the polls allow is too slow.
+
+    Time between the last poll in progress and the first one done is left out: small transfers lie between two polls,
+    and their rate says nothing. A pair that moves little is left out too.
+    """
     moved, seconds = config.record(table.TRANSFERRED_BYTES), config.record(table.TRANSFER_SECONDS)
+    certain = f"({total(_PAIR, seconds)} - {total(_PAIR, config.record(table.TRANSFER_UNCERTAIN_SECONDS))} > 0)"
     return Alert(
         "KvlensTransferRateLow", "warning", "10m",
-        f"{total(_PAIR, moved)} / ({total(_PAIR, seconds)} > 0) < {config.transfer_floor:g}\n"
+        f"{total(_PAIR, moved)} / {certain} < {config.transfer_floor:g}\n"
         f"  and {total(_PAIR, moved)} > {config.transfer_floor / 1000:g}",
         "{{ $labels.direction }} between {{ $labels.engine_id }} and {{ $labels.peer }} over {{ $labels.backend }} "
-        "moves only {{ $value | humanize }}B/s: it may have fallen back to TCP.",
+        "moves at most {{ $value | humanize }}B/s: it may have fallen back to TCP.",
         "Compare the pair's other direction; look for the transport in the engine's log.",
     )  # fmt: skip
 

@@ -30,6 +30,7 @@ def record_rates(config: Config) -> tuple[Recording, ...]:
         _rate(config, table.REQUESTS, f"{ENGINE}, side, status"),
         _rate(config, table.TRANSFERRED_BYTES, f"{ENGINE}, {_ROUTE}"),
         _rate(config, table.TRANSFER_SECONDS, f"{ENGINE}, {_ROUTE}"),
+        _rate(config, table.TRANSFER_UNCERTAIN_SECONDS, f"{ENGINE}, {_ROUTE}"),
         _rate(config, table.TRANSFERS, f"{ENGINE}, {_ROUTE}, outcome"),
         *_histogram(config, table.SEGMENT_SECONDS, "mode, segment"),
         *_histogram(config, table.PAIRING_LATENESS, "side"),

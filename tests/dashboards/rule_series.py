@@ -36,6 +36,7 @@ P, D = vllm("p0"), vllm("d0")
 PAIR = 'direction="WRITE", backend="UCX", peer="d0"'
 BYTES = f"kvlens_transferred_bytes_total{{{P}, {PAIR}}}"
 TRANSFER_SECONDS = f"kvlens_transfer_seconds_total{{{P}, {PAIR}}}"
+UNCERTAIN_SECONDS = f"kvlens_transfer_uncertain_seconds_total{{{P}, {PAIR}}}"
 EFA = 'cluster="c", instance="host:9810", device="rdmap0", port="1"'
 
 
@@ -106,6 +107,7 @@ HEALTHY: Series = {
     waiting("registrations"): stay(0.3),
     BYTES: grow(2e10),
     TRANSFER_SECONDS: grow(1),
+    UNCERTAIN_SECONDS: grow(0.3),
     f'kvlens_transfers_total{{{P}, {PAIR}, outcome="ok"}}': grow(20),
     f'kvlens_handshakes_total{{{D}, outcome="ok"}}': stay(1),
     HANDSHAKE_TIMEOUTS: stay(0),
@@ -197,7 +199,12 @@ CASES = (
         {USAGE: stay(0.97), held("held_blocks", D, "awaiting_next_turn"): stay(0)},
         {},
     ),
-    Case("a pair that moves little", {BYTES: grow(3e6), TRANSFER_SECONDS: grow(0.03)}, {}),
+    Case(
+        "a pair that moves little",
+        {BYTES: grow(3e6), TRANSFER_SECONDS: grow(0.03), UNCERTAIN_SECONDS: grow(0.01)},
+        {},
+    ),
+    Case("slow as far as polls can tell", {BYTES: grow(3e8), UNCERTAIN_SECONDS: grow(1)}, {}),
     Case("first turns only", {FETCHED: stay(0), FIRST_TURN: grow(50)}, {}),
     Case("one turn in fifty is late", {EXPIRED: grow(0.4)}, {}),
     Case("one request without parameters", {MISSING: f"0x{STEPS - 20} 1x20"}, {}),

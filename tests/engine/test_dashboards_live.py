@@ -35,6 +35,7 @@ SHOWN = ("nobody reads", "killed prefill")
 UNFED = (
     "pairing", "push", "Pairing", "Push", "Late side", "how late", "Registration", "Writer", "Fetch or", "grew",
     "became slower", "Change of", "then", "Offers", "EfaRetransmissions", "Expected remote", "decision", "Decision",
+    "Readback",
 )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ UNFED = (
 def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Play a healthy phase and two incidents; return matrix rows and findings."""
     folder = tmp_path_factory.mktemp("live")
-    incidents = [replace(HEALTHY_PHASE, seconds=15), *(each for each in PULL if each.name in SHOWN)]
+    incidents = [replace(HEALTHY_PHASE, seconds=10), *(each for each in PULL if each.name in SHOWN)]
     monitor = Monitor(folder / "prometheus")
     monitor.start()
     try:
