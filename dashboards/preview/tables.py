@@ -7,6 +7,8 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
+from instrumented_connectors import catalogue as names
+
 from .charts import LIMIT_COLOURS, colour_of, read_limits
 from .read import Answer, Panel
 from .units import write_value
@@ -79,10 +81,18 @@ def _unit_of(panel: Panel, name: str) -> str:
 
 
 def render_waterfall(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the spans of a trace as bars over a common time, earliest first; services have their colours."""
+    """Return the spans of a trace as bars over a common time, earliest first; services have their colours.
+
+    A lease that outlasts everything else (blocks kept for a next turn) is cut: it would make points of the rest.
+    """
     begins = [_nanoseconds(row["startTime"]) for row in rows]
     start = min(begins)
-    whole = max(begin + row["duration"] * 1e6 for begin, row in zip(begins, rows, strict=True)) - start or 1
+    ends = [
+        begin + row["duration"] * 1e6
+        for begin, row in zip(begins, rows, strict=True)
+        if row["operationName"] != names.LEASE or len(rows) == 1
+    ]
+    whole = max(ends, default=start) - start or 1
     services = sorted({str(row["serviceName"]) for row in rows})
     lines = []
     for begin, row in sorted(zip(begins, rows, strict=True), key=lambda pair: pair[0]):
