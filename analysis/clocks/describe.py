@@ -43,7 +43,7 @@ def describe_clocks(aligned: Aligned, unknown: int = 0) -> dict[str, Any] | None
         "pairs": len(width),
         "unrelated_pairs": len(width) - len(known),
         "requests_without_ttft": unknown,
-        "widest_pairs": [describe_pair(relation, one, other, hosts) for one, other in widest],
+        "widest_pairs": rank_pairs([describe_pair(relation, one, other, hosts) for one, other in widest]),
         "width_ms": {"p50": round(float(np.median(known)), 6), "max": round(float(known.max()), 6)}
         if len(known)
         else None,
@@ -58,6 +58,11 @@ def list_pairs(aligned: Aligned) -> list[dict[str, Any]]:
     names = name_clocks(aligned)
     order = sorted(range(len(names)), key=lambda place: (place != relation.reference, names[place]))
     return [describe_pair(relation, one, other, names) for at, one in enumerate(order) for other in order[at + 1 :]]
+
+
+def rank_pairs(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put pairs without a number first, then the widest."""
+    return sorted(pairs, key=lambda pair: (pair["width_ms"] is not None, -(pair["width_ms"] or 0.0)))
 
 
 def bound_all(relation: Relation) -> tuple[Floats, Floats]:

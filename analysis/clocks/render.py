@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ..render.notes import note_clocks
 from ..render.table import add_title, make_table
+from .describe import rank_pairs
 
 
 def render_clocks(run: str, summary: dict[str, Any] | None, pairs: list[dict[str, Any]], limit: int) -> RenderableType:
@@ -18,7 +19,7 @@ def render_clocks(run: str, summary: dict[str, Any] | None, pairs: list[dict[str
     table = make_table()
     for name, side in COLUMNS.items():
         table.add_column(name, justify=side)  # type: ignore[arg-type]
-    ordered = sorted(pairs, key=lambda pair: (pair["width_ms"] is not None, -(pair["width_ms"] or 0.0)))
+    ordered = rank_pairs(pairs)
     for pair in ordered[:limit]:
         table.add_row(*_list_cells(pair))
     rest = [Text(f"{len(ordered) - limit} more pairs: --top {len(ordered)}")] if len(ordered) > limit else []
