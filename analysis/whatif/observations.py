@@ -117,7 +117,9 @@ def list_decode_steps(
     rows = own.join(inside, on=["batch", "row"]).filter(
         pl.col("sequences") == pl.col("requests"), pl.col("prompt_tokens") <= pl.col("sequences")
     )
-    return _add_overlap(rows.select("begin", "finish", "sequences", "context", gap=pl.col("gap") * NS), other)
+    # In order, as the noise is drawn by place: a join's order differs from one process to the next.
+    ordered = rows.sort("begin", "batch", "row")
+    return _add_overlap(ordered.select("begin", "finish", "sequences", "context", gap=pl.col("gap") * NS), other)
 
 
 def list_stretches(steps: pl.DataFrame, role: str, *, idle: bool) -> Floats:
