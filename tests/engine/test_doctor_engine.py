@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +12,7 @@ from typing import Any
 import pytest
 
 from analysis.doctor import diagnose, gather
-from analysis.run import Run, find_run
-from analysis.source import TABLE, Session
+from analysis.source import open_session
 from lab.run import Pair
 from lab.workload import Workload
 
@@ -30,19 +31,24 @@ REQUESTS = 6
 SETTLE_S = 3.0
 
 
-class Part:
-    """The requests of one workload of a run, by the prefix of their ids."""
+def take_part(whole: Path, prefix: str, part: Path) -> Path:
+    """Write the spans of the requests whose ids begin with a prefix as a run of their own."""
+    (part / "traces").mkdir(parents=True)
+    shutil.copy(whole / "manifest.json", part)
+    for file in (whole / "traces").glob("*.jsonl"):
+        with (part / "traces" / file.name).open("w", encoding="utf-8") as out:
+            for line in file.read_text(encoding="utf-8").splitlines():
+                document = json.loads(line)
+                for resource in document["resourceSpans"]:
+                    for scope in resource["scopeSpans"]:
+                        scope["spans"] = [span for span in scope["spans"] if belongs(span, prefix)]
+                out.write(json.dumps(document) + "\n")
+    return part
 
-    lines = bad_lines = 0
 
-    def __init__(self, whole: Session, run: Run, prefix: str) -> None:
-        self.run = Run(run.name, run.files, run.manifest)
-        self._whole = whole
-        condition = f"startsWith(SpanAttributes[\\'kv_transfer.request_key\\'], \\'{prefix}-\\')"
-        whole._database.query(f"SET additional_table_filters = {{'{TABLE}': '{condition}'}}")
-
-    def query(self, name: str, **params: Any) -> Any:
-        return self._whole.query(name, **params)
+def belongs(span: dict[str, Any], prefix: str) -> bool:
+    keys = [pair["value"] for pair in span.get("attributes", []) if pair["key"] == "kv_transfer.request_key"]
+    return any(str(key.get("stringValue", "")).startswith(prefix) for key in keys)
 
 
 def drive(pair: Pair, faults: dict[str, tuple[int, str | None]]) -> None:
@@ -56,18 +62,18 @@ def drive(pair: Pair, faults: dict[str, tuple[int, str | None]]) -> None:
     time.sleep(SETTLE_S)
 
 
-def diagnose_parts(out: Path, sites: list[str]) -> dict[str, list[str]]:
-    run = find_run([out])
-    with Session(run) as whole:
-        found = {site: diagnose(gather(Part(whole, run, f"{site}-x"))) for site in sites}  # type: ignore[arg-type]
-        whole._database.query("SET additional_table_filters = {}")
-    return {site: [finding.rule for finding in findings] for site, findings in found.items()}
+def diagnose_parts(out: Path, sites: list[str], scratch: Path) -> dict[str, list[str]]:
+    found = {}
+    for site in sites:
+        with open_session([take_part(out, f"{site}-x", scratch / site)]) as session:
+            found[site] = [finding.rule for finding in diagnose(gather(session))]
+    return found
 
 
-def test_injected_delays_are_named(shared_pair: Pair, report: Callable[[str], None]) -> None:
+def test_injected_delays_are_named(shared_pair: Pair, tmp_path: Path, report: Callable[[str], None]) -> None:
     mode, faults = shared_pair.mode, {"push": PUSH, "pull": PULL}[shared_pair.mode]
     drive(shared_pair, faults)
-    found = diagnose_parts(shared_pair.out, list(faults))
+    found = diagnose_parts(shared_pair.out, list(faults), tmp_path)
     for site, rules in found.items():
         report(f"doctor, {mode}, delay at {site}: {', '.join(rules) or 'no finding'}")
     wrong = {site: rules for site, rules in found.items() if rules != ([faults[site][1]] if faults[site][1] else [])}
