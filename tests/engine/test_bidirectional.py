@@ -62,7 +62,9 @@ def ask_p_directly(pair: Pair) -> None:
         "remote_num_tokens": 96, "tp_size": 1,
     }  # fmt: skip
     for name, (changes, _, _) in DIRECT.items():
-        params = {key: value for key, value in {**sound, **changes}.items() if value is not ...}
+        # An id of its own each time: blocks that were offered before are stale, which is another finding.
+        offer = {**sound, "remote_request_id": f"cmpl-{name}-0", **changes}
+        params = {key: value for key, value in offer.items() if value is not ...}
         body = {"prompt": list(range(100, 228)), "max_tokens": 1, "temperature": 0, "kv_transfer_params": params}
         if name == "logprobs":
             # Such a request skips the prefix cache, and with it what comes from outside.
