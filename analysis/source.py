@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from exporters.clickhouse.database import is_address
-from exporters.clickhouse.schema import FAST_TABLES, KEEP_DAYS, Layout, read_part, render_fast_statements
+from exporters.clickhouse.schema import FAST_TABLES, KEEP_DAYS, Layout, read_part, render_embedded_fast_statements
 
 from .errors import KvlensError
 from .pieces import PROTOBUF, is_json_lines, read_pieces
@@ -70,7 +70,7 @@ class Session:
         self._execute("otel_traces")
         # Nobody waits for merged parts here, and merging would take the cores from the import.
         self._database.query("SYSTEM STOP MERGES")
-        for statement in render_fast_statements(Layout("default", KEEP_DAYS), codec="LZ4"):
+        for statement in render_embedded_fast_statements(Layout("default", KEEP_DAYS)):
             self._database.query(statement)
         plain = [path for path in run.files if is_json_lines(path)]
         for group in _group_files(plain):

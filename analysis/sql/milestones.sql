@@ -124,9 +124,10 @@ WITH
         )
         WHERE place = 1
     ),
+    -- Legs that met nobody are numbered by their trace; the others need no place, so that nothing is sorted for them.
     joined AS (
         SELECT *, side = if(mode = 'push', 'p', 'd') AS posts_here, if(sides = 2, meeting, cityHash64(trace,
-            row_number() OVER (PARTITION BY if(sides = 2, 0, cityHash64(trace, side)) ORDER BY seen))) AS attempt
+            row_number() OVER (PARTITION BY if(sides = 2, 0, cityHash64(trace, side)) ORDER BY if(sides = 2, 0, seen)))) AS attempt
         FROM chosen
     ),
     attempts AS (

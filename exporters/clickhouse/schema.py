@@ -101,11 +101,21 @@ def render_fast_statements(layout: Layout, *, codec: str = "ZSTD(1)") -> list[st
     return [text for table, kind in FAST_TABLES.items() for text in _render_view(layout, table, kind, codec)]
 
 
+def _keep_everything(statement: str) -> str:
+    """Take the retention out: otel_traces of an embedded database has none, and both must hold the same."""
+    return "\n".join(line for line in statement.splitlines() if not line.startswith("TTL "))
+
+
+def render_embedded_fast_statements(layout: Layout) -> list[str]:
+    """Return the statements of the fast tables for an embedded database."""
+    return [_keep_everything(text) for text in render_fast_statements(layout, codec="LZ4")]
+
+
 def render_embedded_statements(layout: Layout) -> list[str]:
     """Return the statements that make what an embedded database has beside otel_traces: fast tables, imports, ids."""
     common = {"database": layout.database, "ttl_days": str(layout.ttl_days), "on_cluster": ""}
     return [
-        *render_fast_statements(layout, codec="LZ4"),
+        *render_embedded_fast_statements(layout),
         *_render_view(layout, SPAN_IDS, "MergeTree", "LZ4"),
         _fill("kvlens_imports", table=IMPORTS, engine="ReplacingMergeTree", **common),
     ]
