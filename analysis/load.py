@@ -30,7 +30,7 @@ from exporters.clickhouse.schema import (
 )
 
 from .errors import KvlensError
-from .pieces import PIECE_BYTES, PROTOBUF, Piece, read_pieces
+from .pieces import PIECE_BYTES, PROTOBUF, Piece, keep_schema_aside, read_pieces
 from .source import read_sql
 from .sources import connect
 
@@ -294,7 +294,8 @@ class _Scratch:
 
 def _parse_into(fetch: Any, command: Any, table: str, path: str, kind: str) -> tuple[int, int]:
     if kind == PROTOBUF:
-        command(read_sql("import_otlp_protobuf"), {"table": table, "path": path})
+        with keep_schema_aside():
+            command(read_sql("import_otlp_protobuf"), {"table": table, "path": path})
         return 0, 0
     counts = fetch(read_sql("count_lines"), {"path": path}).to_pylist()[0]
     command(read_sql("import_otlp_json"), {"table": table, "path": path})

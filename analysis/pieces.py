@@ -11,8 +11,12 @@ Told apart by content, not by name:
 from __future__ import annotations
 
 import io
+import os
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -59,6 +63,25 @@ def read_pieces(path: Path, size: int = PIECE_BYTES) -> Iterator[Piece]:
             yield from _cut_lines(path.name, reader, size)
             return
         yield from _cut_frames(path.name, _choose_framing(reader)(reader), size)
+
+
+@contextmanager
+def keep_schema_aside() -> Iterator[None]:
+    """Work in a temporary folder: chDB leaves the schema of a protobuf query in `__cache__` of the working one.
+
+    The same folder until the process ends: chDB remembers that it has written the schema.
+    """
+    before = os.getcwd()
+    os.chdir(_make_schema_folder().name)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@cache
+def _make_schema_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kvlens-schema-")
 
 
 def _open(path: Path) -> io.BufferedReader:

@@ -20,7 +20,7 @@ from exporters.clickhouse.database import is_address
 from exporters.clickhouse.schema import FAST_TABLES, KEEP_DAYS, Layout, read_part, render_embedded_fast_statements
 
 from .errors import KvlensError
-from .pieces import PROTOBUF, is_json_lines, read_pieces
+from .pieces import PROTOBUF, is_json_lines, keep_schema_aside, read_pieces
 from .run import Run, find_run
 
 TABLE = "otel_traces"
@@ -111,7 +111,8 @@ class Session:
                 if piece.kind == PROTOBUF:
                     self.lines += piece.messages
                     if piece.data:
-                        self._execute("import_otlp_protobuf", path=file.name)
+                        with keep_schema_aside():
+                            self._execute("import_otlp_protobuf", path=file.name)
                 else:
                     self._load(file.name)
 

@@ -15,8 +15,10 @@ V = TypeVar("V")
 
 WAIT_NS = 4_000_000_000
 """How long the scheduler side waits for a worker's facts; they travel about once a second, with a step's results."""
+TRAVEL_NS = 2_000_000_000
+"""By then the worker has its facts ready: the next step that ends brings them."""
 WAIT_STEPS = 3
-"""Steps that must have ended too: during a step of many seconds (the first one of a shape) nothing travels."""
+"""Steps that must have ended after that: during a step of many seconds (the first one of a shape) nothing travels."""
 LONGEST_WAIT_NS = 60_000_000_000
 """How long it waits when no steps end."""
 
@@ -84,7 +86,7 @@ Settle = Callable[["Fact | None"], None]
 @dataclass(slots=True)
 class _Waiting:
     since: int
-    step: int
+    step: int | None  # steps that had ended when the facts were ready to travel, None before
     settle: list[Settle]
 
 
@@ -119,7 +121,7 @@ class FactBook:
 
     def wait(self, request_id: str, now: int, settle: Settle) -> None:
         """Call `settle` with the request's fact: when all ranks have reported, or after a bounded wait."""
-        waiting = self._waiting.setdefault(request_id, _Waiting(now, self.steps, []))
+        waiting = self._waiting.setdefault(request_id, _Waiting(now, None, []))
         waiting.settle.append(settle)
         while len(self._waiting) > self._limit:
             self._settle(next(iter(self._waiting)))
@@ -133,7 +135,12 @@ class FactBook:
         fact = self._facts.get(request_id)
         if fact is not None and fact.ranks >= self.ranks:
             return True
-        waited, steps = now - waiting.since, self.steps - waiting.step
+        waited = now - waiting.since
+        if waiting.step is None:
+            if waited <= TRAVEL_NS:
+                return False
+            waiting.step = self.steps
+        steps = self.steps - waiting.step
         return waited > LONGEST_WAIT_NS or (waited > WAIT_NS and steps >= WAIT_STEPS)
 
     def close(self) -> None:
