@@ -35,7 +35,7 @@ SOAK_RATE ?= 0.5
 PYTEST_ARGS ?=
 CHECK_JOBS ?= 2
 CHECK_SKIP ?= engine or slow or soak
-CHECK_FIRST := $(wildcard tests/analysis tests/compare)
+CHECK_FIRST := $(wildcard tests/analysis tests/clocks tests/compare tests/critical tests/reuse)
 FAST_PYTEST = $(BIN)/python -m pytest -p no:cacheprovider -q -m "not ($(CHECK_SKIP))" $(PYTEST_ARGS)
 BENCH_ARGS ?=
 

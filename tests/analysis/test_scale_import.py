@@ -85,7 +85,11 @@ def fetch_rows(session) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("framing", ["one per file", "delimited", "collector", "collector, zstd"])
+# A file costs an insert: half a minute for the messages of one run.
+ONE_PER_FILE = pytest.param("one per file", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("framing", [ONE_PER_FILE, "delimited", "collector", "collector, zstd"])
 def test_protobuf_gives_the_rows_of_json_lines(tmp_path, framing: str) -> None:
     frame(list_messages(FIXTURE), framing, tmp_path / "pb")
     with open_session([FIXTURE]) as session:

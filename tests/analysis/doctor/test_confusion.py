@@ -70,6 +70,7 @@ def test_every_rule_has_a_reproduction_and_every_case_a_rule() -> None:
     assert {case for rule in rules for case in rule.cases} == CASES
 
 
+@pytest.mark.slow
 def test_confusion_matrix(findings, capsys) -> None:
     names = [rule.name for rule in load_rules()]
     wrong = []
@@ -87,6 +88,7 @@ def test_confusion_matrix(findings, capsys) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_findings_carry_evidence_cost_and_remedy(findings) -> None:
     for name in REPRODUCTIONS:
         for finding in findings[name]:
@@ -98,6 +100,7 @@ def test_findings_carry_evidence_cost_and_remedy(findings) -> None:
             assert finding.anchor.endswith(f"#{finding.rule}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [("completion-lag", 165, 175), ("slow-router", 195, 205), ("handshake-on-path", 110, 122), ("rank-skew", 60, 64),
