@@ -40,7 +40,7 @@ def render_page(report: Report, sections: Sequence[tuple[str, Section]], warning
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)} - kvlens report</title>
 <style>
-{_read("page.css")}</style>
+{read_asset("page.css")}</style>
 </head>
 <body>
 <header>
@@ -56,7 +56,7 @@ def render_page(report: Report, sections: Sequence[tuple[str, Section]], warning
 <script type="application/json" id="charts">{figures.encode()}</script>
 <script>{script}</script>
 <script>
-{_read("page.js")}</script>
+{read_asset("page.js")}</script>
 </body>
 </html>
 """
@@ -88,5 +88,6 @@ def read_version() -> str:
         return "(not installed)"
 
 
-def _read(name: str) -> str:
+def read_asset(name: str) -> str:
+    """Return a script or style sheet of the page, by file name."""
     return (HERE / name).read_text(encoding="utf-8")

@@ -3,14 +3,7 @@
 WITH
     /* parts/clock_bases.sql */ AS bases
 SELECT
-    ResourceAttributes['service.instance.id'] AS engine,
-    SpanAttributes['kv_transfer.request_id'] AS id,
-    SpanAttributes['kv_transfer.request_key'] AS key,
-    toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix,
-    if(unix = 0, 0, toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) - unix
-        - bases[ResourceAttributes['kvlens.clock.boot_id']]) AS shift,
-    toUnixTimestamp64Nano(Timestamp) + shift AS begin,
-    begin + toInt64(Duration) AS finish,
+    /* parts/request_span.sql */,
     SpanAttributes['kv_transfer.reason'] AS reason,
     SpanAttributes['kv_transfer.field'] AS field
 FROM {table:Identifier}

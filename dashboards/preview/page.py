@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from analysis.report.page import POLICY
+from analysis.report.page import POLICY, read_asset
 
 from .charts import LEGEND_ROWS, make_chart, render_legend
 from .read import Answer, Panel, Sources, read_panel
@@ -47,7 +47,7 @@ def render_board(board: Mapping[str, Any], sources: Sources, bundle: str, subtit
 <script type="application/json" id="charts">{specs}</script>
 <script>{script}</script>
 <script>
-{(_HERE / "page.js").read_text(encoding="utf-8")}</script>
+{read_asset("page.js")}</script>
 </body>
 </html>
 """
