@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .cache_usage import ENV_FILE as ENV_CACHE_USAGE
 from .model import SERVED_NAME
 from .ports import HOST
 from .process import Child
@@ -54,7 +55,7 @@ class EngineSpec:
     role: "prefill" or "decode"; id: NIXL engine id; port, side_channel_port: TCP ports on 127.0.0.1;
     instrumented: kvlens connector instead of the stock one; cores: cores it may use, all when empty;
     arguments: more of vLLM's own, after the lab's; load_failure_policy: vLLM's kv_load_failure_policy, None for its
-    default (fail).
+    default (fail); cache_usage: file in which the cache's usage is noted.
     """
 
     role: str
@@ -75,6 +76,7 @@ class EngineSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     load_failure_policy: str | None = None
+    cache_usage: Path | None = None
 
     @property
     def url(self) -> str:
@@ -137,6 +139,8 @@ def build_environment(spec: EngineSpec, base: Mapping[str, str] = os.environ) ->
         env["KVLENS_TRACES_DIR"] = str(spec.traces)
     if spec.fault_file:
         env["KVLENS_LAB_FAULT_FILE"] = str(spec.fault_file)
+    if spec.cache_usage:
+        env[ENV_CACHE_USAGE] = str(spec.cache_usage)
     return {**env, **spec.env}
 
 

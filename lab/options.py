@@ -54,7 +54,7 @@ def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--retry/--no-retry", default=True, show_default=True,
             help="Router: send a prefill leg that failed with a readback again without.",
         ),
-        click.option("--cache-usage/--no-cache-usage", default=None, help="Sample vLLM's cache usage into the run."),
+        click.option("--cache-usage/--no-cache-usage", default=None, help="Note vLLM's cache usage in the run."),
         click.option(
             "--propagate", type=click.Choice(["client", "always", "never"]), default="client", show_default=True,
             help="Router: forward traceparent if the client sent one, make one, or drop it.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 # NIXL's progress thread sleeps this long between two looks (us). Its Python binding sets 0, which spins a whole core.
 PROGRESS_DELAY_US = 1000
@@ -30,6 +31,10 @@ def register() -> None:
         from .stock_fixes import install_readback_once
 
         install_readback_once()
+    if path := os.environ.get("KVLENS_LAB_CACHE_USAGE"):
+        from .cache_usage import install_cache_usage
+
+        install_cache_usage(Path(path), os.environ["KVLENS_LAB_ENGINE"])
     if os.environ.get("KVLENS_LAB_FAULT_FILE"):
         from .fault_sites import install_fault_sites
         from .faults import FaultFile

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .cache_usage import CacheSampler
+from .cache_usage import FILE as CACHE_USAGE_FILE
 from .conversations import Policy
 from .engine import MODES, Engine
 from .errors import LabError
@@ -57,7 +57,7 @@ class Pair:
         propagate, rewrite_ids: the router's handling of traceparent and request ids, see RouterConfig.
         conversations: the router's policy for conversations, fields of `conversations.Policy`.
         retry: the router sends a prefill leg that failed with a readback again without.
-        cache_usage: sample vLLM's cache usage into the run; None: in bidirectional mode.
+        cache_usage: note vLLM's cache usage in the run; None: in bidirectional mode.
         faults: install the fault sites (off for overhead measurements).
         router_port: fixed port of the router; a free one by default.
         model_cache: folder of the model.
@@ -110,11 +110,13 @@ class Pair:
         self._router_port = choose_port(router_port, "the router")
         self.router_url = f"http://{HOST}:{self._router_port}"
         self._model = build_model(model_cache)
+        notes_usage = mode == "bidirectional" if cache_usage is None else cache_usage
         shared = {
             "mode": mode, "model": self._model, "tensor_parallel": tp, "prefix_caching": prefix_caching,
             "otlp_endpoint": otlp_endpoint, "connector_extra": extra_config or {}, "traces": self.out / "traces",
             "fault_file": self.fault_file, "env": env or {}, "arguments": tuple(arguments),
             "load_failure_policy": load_failure_policy,
+            "cache_usage": self.out / CACHE_USAGE_FILE if notes_usage else None,
         }  # fmt: skip
         self.engines = [Engine(spec) for spec in make_specs(shared, stock, decoders, {self._router_port}, self.out)]
         self._router = Child(
@@ -122,8 +124,6 @@ class Pair:
             self.out / "logs" / "router.log",
         )  # fmt: skip
         self._workloads: list[dict[str, Any]] = []
-        samples = mode == "bidirectional" if cache_usage is None else cache_usage
-        self._sampler = CacheSampler({engine.id: engine.url for engine in self.engines}, self.out) if samples else None
 
     def __enter__(self) -> Pair:
         self.start()
@@ -165,8 +165,6 @@ class Pair:
             self._router.start()
             self._router.wait_ready(self._is_router_ready, _ROUTER_READY_S, self._require_alive)
             self.write_manifest()
-            if self._sampler:
-                self._sampler.start()
         except BaseException:
             # Also KeyboardInterrupt: __exit__ is not called when __enter__ raises.
             self.stop()
@@ -175,8 +173,6 @@ class Pair:
     def stop(self) -> None:
         """Stop router and engines; nothing of them is left behind."""
         self._progress("stopping")
-        if self._sampler:
-            self._sampler.stop()
         self._router.stop(grace_s=5.0)
         stop_all([engine.child for engine in self.engines])
 

@@ -36,6 +36,7 @@ def make_document(report: LeaseReport) -> dict[str, Any]:
         "reasons": REASONS,
         "balance": report.balance,
         "cache_usage": report.usage,
+        "bad_usage_lines": report.bad_usage_lines,
         "retention": retention and {
             "recorded_s": retention.recorded_s, "margin_s": retention.margin_s, "reads": retention.reads,
             "expired": retention.expired, "late": retention.late, "curve": retention.points.to_dicts(),
@@ -120,24 +121,20 @@ def render_usage(report: LeaseReport) -> RenderableType:
         return Text("vLLM's own cache usage: no cache_usage.jsonl in the run directory, nothing to compare with", "dim")
     table = make_table()
     table.add_column("engine")
-    for name in ("samples", "over s", "vLLM", "ledger as vLLM's gauge shows it", "difference", "ledger, whole"):
+    for name in ("changes", "over s", "vLLM", "ledger", "difference"):
         table.add_column(name, justify="right")
     lines = []
     for entry in report.usage:
         apart = "-" if entry["difference"] is None else f"{entry['difference']:+.1%}"
         table.add_row(
-            entry["engine"], str(entry["samples"]), f"{entry['window_s']:.1f}", f"{entry['measured_block_s']:,.1f}",
-            _figure(entry["seen_block_s"]), apart, f"{entry['ledger_block_s']:,.1f}",
+            entry["engine"], f"{entry['changes']:,}", f"{entry['window_s']:.1f}", f"{entry['measured_block_s']:,.1f}",
+            f"{entry['ledger_block_s']:,.1f}", apart,
         )  # fmt: skip
         if entry["without_block_s"]:
             lines.append(f"{entry['engine']}: {entry['without_block_s']} requests told no block-seconds")
-    if report.bad_samples:
-        lines.append(f"{report.bad_samples} damaged lines skipped")
-    lines.append(
-        "vLLM sets its gauge at the end of a step and leaves it until the next: what one step takes and gives back is"
-        " not in it"
-    )
-    title = "Block-seconds held, running requests included, beside vLLM's kv_cache_usage_perc"
+    if report.bad_usage_lines:
+        lines.append(f"{report.bad_usage_lines} lines of cache_usage.jsonl skipped: damaged, or of another schema")
+    title = "Block-seconds held, running requests included, beside what vLLM's block pool says (lab runs)"
     return Group(add_title(title, table), *(Text(line, "dim") for line in lines))
 
 

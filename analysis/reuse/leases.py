@@ -19,8 +19,8 @@ from .usage import compare_usage, find_usage, read_usage
 class LeaseReport:
     """What is known of one run's held blocks.
 
-    holdings: rows of ledger.classify. ledger: rows of sum_ledger. balance, usage: one entry per engine. bad_samples:
-    damaged lines of cache_usage.jsonl. retention: None when nothing was kept for a next turn.
+    holdings: rows of ledger.classify. ledger: rows of sum_ledger. balance, usage: one entry per engine.
+    bad_usage_lines: lines of cache_usage.jsonl that are damaged or of another schema. retention: None when nothing was kept for a next turn.
     """
 
     run: Run
@@ -28,7 +28,7 @@ class LeaseReport:
     ledger: pl.DataFrame
     balance: list[dict[str, Any]]
     usage: list[dict[str, Any]]
-    bad_samples: int
+    bad_usage_lines: int
     retention: Retention | None
 
 
@@ -49,7 +49,7 @@ def report_leases(session: Session) -> LeaseReport:
         holdings=holdings,
         ledger=sum_ledger(holdings),
         balance=balance(holdings),
-        usage=compare_usage(holdings, usage, session.query("steps")) if not usage.is_empty() else [],
-        bad_samples=bad,
+        usage=compare_usage(holdings, usage),
+        bad_usage_lines=bad,
         retention=draw_retention(holdings, decisions),
     )

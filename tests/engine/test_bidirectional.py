@@ -11,7 +11,7 @@ import pytest
 from pairs import read_spans
 from turns import Played, by_key, count_reasons, number, of_kind, post, wait_until_empty
 
-from lab.cache_usage import integrate_blocks, read_samples
+from lab.cache_usage import integrate_blocks, read_usage_log
 from lab.history import CHANGED
 from lab.run import Pair
 from lab.workload import Workload
@@ -230,7 +230,7 @@ def test_ledger_balances(
     done = [span for span in requests if span["finish_reason"] == "finished_length_capped"]
     kept = [span for span in of_kind(spans, "lease", "prefill") if span["reason"] == "finished_awaiting_transfer"]
     assert {span["request_id"] for span in kept} == {span["request_id"] for span in done}
-    samples = read_samples(pair.out)
+    usage = read_usage_log(pair.out)
     for engine in pair.engines:
         mine = [span for span in spans if span["engine"] == engine.id and span["begin"] < played.empty_ns]
         running = sum(number(span, "block_ns") for span in mine if span["name"] in ("prefill", "decode")) / 1e9
@@ -240,7 +240,7 @@ def test_ledger_balances(
             for span in mine
             if span["name"] == "lease" and span["reason"] in ("finished_awaiting_transfer", "awaiting_next_turn")
         )
-        vllm = integrate_blocks(samples, engine.id, end_ns=played.empty_ns)
+        vllm = integrate_blocks(usage, engine.id, end_ns=played.empty_ns)
         report(
             f"bidirectional: {engine.id} block-seconds: running {running:.1f} + kept {held:.1f}, "
             f"vLLM's own cache usage {vllm:.1f} ({(running + held) / vllm - 1:+.1%})"

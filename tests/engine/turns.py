@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from lab.cache_usage import read_samples
+from lab.cache_usage import read_usage_log
 from lab.model import SERVED_NAME
 from lab.replay import replay_prompts
 from lab.run import Pair
@@ -76,11 +76,11 @@ def wait_until_empty(pair: Pair, timeout_s: float = 40.0, engines: Sequence[str]
     """Wait until vLLM says that no block is in use on these engines (all); return when it said so (Unix ns)."""
     deadline = time.monotonic() + timeout_s
     while True:
-        samples = {sample["engine"]: sample for sample in read_samples(pair.out)}
-        latest = {name: sample for name, sample in samples.items() if not engines or name in engines}
-        if all(sample["blocks"] == 0 for sample in latest.values()):
-            return max(sample["unix_ns"] for sample in latest.values())
-        assert time.monotonic() < deadline, {name: sample["blocks"] for name, sample in latest.items()}
+        last = {record["engine"]: record for record in read_usage_log(pair.out)}
+        latest = {name: record for name, record in last.items() if not engines or name in engines}
+        if all(record["blocks"] == 0 for record in latest.values()):
+            return max(record["unix_ns"] for record in latest.values())
+        assert time.monotonic() < deadline, {name: record["blocks"] for name, record in latest.items()}
         time.sleep(0.3)
 
 

@@ -13,7 +13,7 @@ from analysis.errors import KvlensError
 from analysis.reuse.leases import report_leases
 from analysis.reuse.ledger import add_unheard, classify, mark_declined
 from analysis.reuse.retention import draw_retention
-from analysis.reuse.usage import compare_usage, find_levels, find_moments
+from analysis.reuse.usage import compare_usage
 from analysis.source import open_session
 
 FIRST = Turn("no_remote_metadata", prompt=300)
@@ -47,9 +47,10 @@ def build(path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = build(tmp_path_factory.mktemp("leases") / "run")
-    samples = [{"schema": 1, "engine": "D0", "unix_ns": EPOCH + at * S, "usage": 0.1, "blocks": 20, "total_blocks": 100}
+    changes = [{"schema": 2, "engine": "D0", "unix_ns": EPOCH + at * S, "blocks": 20, "total_blocks": 100}
                for at in range(-1, 200)]  # fmt: skip
-    (path / "cache_usage.jsonl").write_text("\n".join(map(json.dumps, samples)) + '\n{"engine": "D0", "un')
+    sampled = {"schema": 1, "engine": "D0", "unix_ns": EPOCH + 300 * S, "blocks": 99}
+    (path / "cache_usage.jsonl").write_text("\n".join(map(json.dumps, [*changes, sampled])) + '\n{"engine": "D0", "un')
     return path
 
 
@@ -117,24 +118,19 @@ def test_cache_usage_is_integrated_over_the_same_window(document):
     assert entry["measured_block_s"] == pytest.approx(4000)
     held = 10 * 20.022 + 1200 + 100 + 25
     assert entry["ledger_block_s"] == pytest.approx(held, rel=0.001)
-    assert entry["difference"] is None  # nobody recorded steps
+    assert entry["difference"] == pytest.approx((held - 4000) / 4000, abs=0.001)
+    assert document["bad_usage_lines"] == 2  # the other schema's and the half line
 
 
-def test_the_gauge_shows_what_the_last_step_left():
-    """10 blocks from 1 to 3 s, 4 from 5 s on; steps end at 0.5, 1.5 and 3.5 s, idle ones run from 4 to 6 s."""
+def test_what_is_held_between_two_changes_counts():
+    """10 blocks from 1 to 3 s, 4 from 5 to 9 s."""
     own = pl.DataFrame({"engine": "D0", "begin": [1 * S, 5 * S], "finish": [3 * S, 9 * S], "held_ns": [2 * S, 4 * S],
                         "block_ns": [20 * S, 16 * S]})  # fmt: skip
-    half = S // 2
-    steps = pl.DataFrame({
-        "engine": "D0", "begin": [0, 1 * S, 3 * S, 4 * S], "finish": [half, 3 * half, 7 * half, 6 * S],
-        "steps": [1, 1, 1, 9],
-    })  # fmt: skip
-    at = [half + S // 10, 16 * S // 10, 33 * S // 10, 37 * S // 10, 45 * S // 10, 55 * S // 10, 8 * S]
-    usage = pl.DataFrame({"engine": "D0", "unix_ns": at, "blocks": [0, 10, 10, 0, 0, 4, 4]})
-    assert find_levels(own, find_moments(usage, steps)).to_list() == [0, 10, 10, 0, 0, 4, 4]
-    (entry,) = compare_usage(own, usage, steps)
-    assert entry["difference"] == 0
-    assert entry["ledger_block_s"] == pytest.approx(20 + 12)
+    usage = pl.DataFrame({"engine": "D0", "unix_ns": [0, S, 3 * S, 5 * S, 9 * S], "blocks": [0, 10, 0, 4, 0]})
+    (entry,) = compare_usage(own, usage)
+    assert (entry["measured_block_s"], entry["ledger_block_s"], entry["difference"]) == (36, 36, 0)
+    (entry,) = compare_usage(own, usage.head(4))
+    assert (entry["measured_block_s"], entry["ledger_block_s"]) == (20, 20)
 
 
 def test_retention_curve(document):
@@ -163,7 +159,7 @@ def test_table_says_it(run):
         "NOT balanced",
         "open at the end: a-t1",
         "1 of them were never told of",
-        "1 damaged lines skipped",
+        "2 lines of cache_usage.jsonl skipped",
         "Retention curve",
         "at most",
     ):

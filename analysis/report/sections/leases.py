@@ -141,9 +141,8 @@ def word_balance(name: str, one: LeaseReport) -> list[str]:
         )
     for entry in one.usage:
         apart = "not comparable" if entry["difference"] is None else f"{entry['difference']:+.1%}"
-        seen = entry["seen_block_s"] if entry["seen_block_s"] is not None else entry["ledger_block_s"]
         lines.append(
-            f"{name}, {entry['engine']}: the ledger has {seen:,.1f} block-seconds as vLLM's gauge would show them,"
+            f"{name}, {entry['engine']}: the ledger has {entry['ledger_block_s']:,.1f} block-seconds,"
             f" vLLM's own cache usage {entry['measured_block_s']:,.1f} over {entry['window_s']:.1f} s: {apart}."
         )
     return lines
