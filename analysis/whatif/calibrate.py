@@ -9,7 +9,7 @@ import polars as pl
 
 from ..errors import KvlensError
 from .coarse import list_coarse_decodes, list_coarse_prefills
-from .fit import Fit, fit_costs
+from .fit import Fit, fit_costs, is_clearly_better
 from .hops import measure_hops
 from .limits import read_limits
 from .observations import NS, Floats, Observations
@@ -51,7 +51,10 @@ def calibrate(observed: Observations, reuse: Reuse | None = None) -> Parameters:
             )
     is_shared = share_machine(observed.requests)
     fits = {PREFILL: _fit_prefill(observed, is_shared), DECODE: _fit_decode(observed, is_shared)}
-    contention, spoken = choose_contention(observed, fits, is_shared=is_shared)
+    usual = {
+        PREFILL: _fit_prefill(observed, is_shared, LAB.prefill), DECODE: _fit_decode(observed, is_shared, LAB.decode)
+    }  # fmt: skip
+    contention, spoken = choose_contention(observed, fits, usual, is_shared=is_shared)
     fits = {
         PREFILL: _fit_prefill(observed, is_shared, contention.prefill),
         DECODE: _fit_decode(observed, is_shared, contention.decode),
@@ -133,8 +136,14 @@ def _overlap(steps: pl.DataFrame, is_shared: bool) -> Floats:
     return overlap if is_shared else np.zeros_like(overlap)
 
 
-def choose_contention(observed: Observations, fits: dict[str, Fit], *, is_shared: bool) -> tuple[Contention, Source]:
-    """Choose by what tells most: steps with and without the other engine, else time without a core, else the lab's."""
+def choose_contention(
+    observed: Observations, fits: dict[str, Fit], usual: dict[str, Fit], *, is_shared: bool
+) -> tuple[Contention, Source]:
+    """Choose by what tells most: steps with and without the other engine, else time without a core, else the lab's.
+
+    fits: with the slowdown that fits best. usual: with the lab's; a slowdown that explains the steps hardly
+    better is noise and not taken: it would stretch every step of an arrangement in which the other engine never rests.
+    """
     if not is_shared:
         return Contention(), Source("contention", "none", "P and D ran on different machines")
     values: dict[str, float] = {}
@@ -142,12 +151,14 @@ def choose_contention(observed: Observations, fits: dict[str, Fit], *, is_shared
     for role, steps in ((PREFILL, observed.prefill_steps), (DECODE, observed.decode_steps)):
         found, waited = fits[role].slowdown, observed.waited.get(role, 0.0)
         beside = float(np.average(steps["overlap"].to_numpy(), weights=steps["seconds"].to_numpy()))
-        if found is not None:
+        if found is not None and is_clearly_better(fits[role], usual[role]):
             values[role], origin = found, "measured on steps with and without the other engine"
-        elif waited > SHARED_CORE and beside > 0:
+        elif found is None and waited > SHARED_CORE and beside > 0:
             values[role], origin = waited / beside, f"measured: {waited:.1f} s without a core per second of CPU"
         else:
             values[role], origin = getattr(LAB, role), "assumed as on the lab's machine"
+            if found is not None:
+                origin += f" (x{1 + found:.2f} fits best, but {steps.height} steps do not tell the two apart)"
         origins.append(f"{role} {origin}")
     words = f"P's steps x{1 + values[PREFILL]:.2f}, D's x{1 + values[DECODE]:.2f} while the other computes"
     return Contention(**values), Source("contention", words, "; ".join(origins))

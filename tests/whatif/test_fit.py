@@ -45,9 +45,25 @@ def test_an_engine_that_was_always_awake_tells_no_slowdown():
 def test_contention_is_measured_where_it_can_be(slowdown, waited, expected, origin):
     steps = pl.DataFrame({"overlap": [0.5, 1.0], "seconds": [1.0, 1.0]})
     observed = Observations(pl.DataFrame(), steps, steps, steps, {}, {"prefill": waited, "decode": 0.1})
-    fits = {"prefill": Fit(np.ones(1), slowdown, np.ones(1)), "decode": Fit(np.ones(1), 0.3, np.ones(1))}
-    contention, source = choose_contention(observed, fits, is_shared=True)
+    even, off = np.full(20, 1.01), np.linspace(1.2, 1.3, 20)
+    fits = {"prefill": Fit(np.ones(1), slowdown, even), "decode": Fit(np.ones(1), 0.3, even)}
+    usual = {role: Fit(np.ones(1), getattr(LAB, role), off) for role in fits}
+    contention, source = choose_contention(observed, fits, usual, is_shared=True)
     assert contention.prefill == pytest.approx(expected)
     assert contention.decode == 0.3
     assert origin in source.origin
-    assert choose_contention(observed, fits, is_shared=False)[0].prefill == 0
+    assert choose_contention(observed, fits, usual, is_shared=False)[0].prefill == 0
+
+
+def test_a_slowdown_that_explains_no_more_than_the_usual_one_is_not_taken():
+    """As on 56 prompts of a real pair with a core each: the best fit said x1.35, chance alone."""
+    columns, seconds, overlap = make_steps(LAB.prefill, noise=0.4)
+    best, usual = fit_costs(columns, seconds, overlap), fit_costs(columns, seconds, overlap, LAB.prefill)
+    assert best.slowdown != pytest.approx(LAB.prefill)
+    steps = pl.DataFrame({"overlap": overlap, "seconds": seconds})
+    observed = Observations(pl.DataFrame(), steps, steps, steps, {}, {})
+    contention, source = choose_contention(
+        observed, {"prefill": best, "decode": best}, {"prefill": usual, "decode": usual}, is_shared=True
+    )
+    assert (contention.prefill, contention.decode) == (LAB.prefill, LAB.decode)
+    assert f"x{1 + best.slowdown:.2f} fits best, but 60 steps do not tell" in source.origin
