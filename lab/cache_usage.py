@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,23 +72,3 @@ def read_usage_log(run: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             records.append(json.loads(line))
     return records
-
-
-def integrate_blocks(
-    records: Iterable[Mapping[str, Any]], engine: str, begin_ns: int | None = None, end_ns: int | None = None
-) -> float:
-    """Return the block-seconds that an engine's cache held: each record counts until the next one.
-
-    Args:
-        records: of a run, in the order of time.
-        engine: engine id.
-        begin_ns, end_ns: Unix ns between which to integrate; the first and last record when None.
-    """
-    mine = [(record["unix_ns"], record["blocks"]) for record in records if record["engine"] == engine]
-    if not mine:
-        return 0.0
-    low = mine[0][0] if begin_ns is None else begin_ns
-    high = mine[-1][0] if end_ns is None else end_ns
-    ends = [at for at, _ in mine[1:]] + [max(high, mine[-1][0])]
-    held = (blocks * max(0, min(end, high) - max(at, low)) for (at, blocks), end in zip(mine, ends, strict=True))
-    return sum(held) / 1e9

@@ -42,7 +42,9 @@ def add_unheard(holdings: pl.DataFrame, engines: pl.DataFrame) -> pl.DataFrame:
     ttl = leases.group_by("engine", "reason").agg(ttl=pl.col("ttl_ns").median().cast(pl.Int64))
     reads_back = engines.filter(pl.col("mode") == "bidirectional")["engine"].to_list()
     reads_back += leases.filter(pl.col("reason") == KEPT_BY["decode"])["engine"].to_list()
-    keeps = (pl.col("role") == "prefill") | ((pl.col("role") == "decode") & pl.col("engine").is_in(reads_back))
+    # A decode engine keeps nothing of a request that came without a prefill engine's parameters.
+    turns = (pl.col("role") == "decode") & pl.col("engine").is_in(reads_back) & (pl.col("has_peer") != 0)
+    keeps = (pl.col("role") == "prefill") | turns
     missing = (
         holdings.filter((pl.col("reason") == RUNNING) & pl.col("finish_reason").is_in(WELL) & keeps)
         .with_columns(reason=pl.col("role").replace_strict(KEPT_BY, default=""))

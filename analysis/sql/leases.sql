@@ -25,7 +25,7 @@ WITH
     )
 SELECT
     engine, id, key, role, mode, reason, blocks, bytes, begin, finish, outcome, heartbeats, ttl_ns, last_heartbeat_ns,
-    block_ns, block_size, finish_reason, is_warmup, read_begin, read_end, boot = read_boot AS same_clock
+    block_ns, block_size, finish_reason, is_warmup, has_peer, read_begin, read_end, boot = read_boot AS same_clock
 FROM (
     SELECT
         engine, a['kv_transfer.request_id'] AS id, a['kv_transfer.request_key'] AS key, role, mode, boot,
@@ -41,7 +41,8 @@ FROM (
         if(name = 'lease', toInt64OrNull(a['kv_transfer.blocks']) * (finish - begin), toInt64OrNull(a['kv_transfer.block_ns'])) AS block_ns,
         toInt64OrNull(a['kv_transfer.block_size']) AS block_size,
         a['kv_transfer.finish_reason'] AS finish_reason,
-        startsWith(key, 'warmup-') AS is_warmup
+        startsWith(key, 'warmup-') AS is_warmup,
+        a['kv_transfer.peer_request_id'] != '' AS has_peer
     FROM spans
     WHERE name IN ('lease', 'prefill', 'decode')
 ) AS held

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 from pairs import read_spans
-from turns import Played, by_key, count_reasons, number, of_kind, post, wait_until_empty
+from turns import Played, by_key, count_reasons, of_kind, post, wait_until_empty
 
-from lab.cache_usage import integrate_blocks, read_usage_log
+from analysis.reuse.leases import report_leases
+from analysis.reuse.usage import compare_usage, read_usage
+from analysis.source import open_session
+from lab.cache_usage import FILE as CACHE_USAGE_FILE
 from lab.history import CHANGED
 from lab.run import Pair
 from lab.workload import Workload
@@ -230,19 +233,19 @@ def test_ledger_balances(
     done = [span for span in requests if span["finish_reason"] == "finished_length_capped"]
     kept = [span for span in of_kind(spans, "lease", "prefill") if span["reason"] == "finished_awaiting_transfer"]
     assert {span["request_id"] for span in kept} == {span["request_id"] for span in done}
-    usage = read_usage_log(pair.out)
-    for engine in pair.engines:
-        mine = [span for span in spans if span["engine"] == engine.id and span["begin"] < played.empty_ns]
-        running = sum(number(span, "block_ns") for span in mine if span["name"] in ("prefill", "decode")) / 1e9
-        # reserved_* and aborted_* mirror what a running request holds already.
-        held = sum(
-            number(span, "blocks") * span["ms"] / 1e3
-            for span in mine
-            if span["name"] == "lease" and span["reason"] in ("finished_awaiting_transfer", "awaiting_next_turn")
-        )
-        vllm = integrate_blocks(usage, engine.id, end_ns=played.empty_ns)
+    with open_session([pair.out]) as session:
+        holdings = report_leases(session).holdings
+    # Afterwards the engines answer for themselves, of which the prefill engine makes no spans.
+    usage, bad = read_usage(pair.out / CACHE_USAGE_FILE)
+    compared = {
+        entry["engine"]: entry for entry in compare_usage(holdings, usage.filter(usage["unix_ns"] <= played.empty_ns))
+    }
+    assert bad == 0
+    assert set(compared) == {engine.id for engine in pair.engines}
+    for engine, entry in compared.items():
         report(
-            f"bidirectional: {engine.id} block-seconds: running {running:.1f} + kept {held:.1f}, "
-            f"vLLM's own cache usage {vllm:.1f} ({(running + held) / vllm - 1:+.1%})"
+            f"bidirectional: {engine} held {entry['ledger_block_s']:.1f} block-seconds by the ledger, "
+            f"{entry['measured_block_s']:.1f} by vLLM's block pool ({entry['difference']:+.2%})"
         )
-        assert running + held == pytest.approx(vllm, rel=0.05)
+        # Within 5 % was asked for; scheduling and a few hooks lie between the two, no sampling does.
+        assert abs(entry["difference"]) < 0.02

@@ -1,4 +1,4 @@
-"""vLLM's block pool notes every change of its usage, and the notes integrate to block-seconds."""
+"""vLLM's block pool notes every change of its usage, and works as before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from vllm.v1.core.block_pool import BlockPool
 
-from lab.cache_usage import integrate_blocks, note_changes, read_usage_log
+from lab.cache_usage import note_changes, read_usage_log
 
 
 @pytest.fixture
@@ -43,14 +43,3 @@ def test_a_refusal_stays_a_refusal(pool: BlockPool, tmp_path: Path) -> None:
 def test_half_a_line_at_the_end_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "cache_usage.jsonl").write_text(json.dumps({"engine": "P0"}) + '\n{"engine')
     assert read_usage_log(tmp_path) == [{"engine": "P0"}]
-
-
-def test_block_seconds() -> None:
-    notes = [
-        {"engine": engine, "unix_ns": int(at * 1e9), "blocks": blocks}
-        for at, engine, blocks in [(0, "P0", 10), (0, "D0", 7), (1, "P0", 20), (2.5, "P0", 0), (4, "P0", 5)]
-    ]
-    assert integrate_blocks(notes, "P0") == pytest.approx(10 * 1 + 20 * 1.5)
-    assert integrate_blocks(notes, "P0", end_ns=int(6e9)) == pytest.approx(40 + 5 * 2)
-    assert integrate_blocks(notes, "P0", int(0.5e9), int(2e9)) == pytest.approx(10 * 0.5 + 20)
-    assert integrate_blocks(notes, "D1") == 0

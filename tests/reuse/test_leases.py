@@ -97,13 +97,14 @@ def test_leases_of_a_killed_engine_are_worked_out_from_its_requests():
     row = {
         "engine": "D0", "id": "x", "key": "x", "role": "decode", "mode": "bidirectional", "reason": "running",
         "blocks": 3, "bytes": None, "begin": 0, "finish": 4 * S, "outcome": "", "ttl_ns": None, "block_ns": 8 * S,
-        "finish_reason": "finished_length_capped",
+        "finish_reason": "finished_length_capped", "has_peer": 1,
     }  # fmt: skip
     engines = pl.DataFrame({"engine": ["D0"], "mode": ["bidirectional"], "last_heard": [10 * S]})
     schema = {"bytes": pl.Int64, "ttl_ns": pl.Int64}
     aborted = row | {"id": "y", "finish_reason": "finished_aborted"}
-    found = add_unheard(pl.DataFrame([row, aborted], schema_overrides=schema), engines).to_dicts()
-    (lease,) = found[2:]
+    alone = row | {"id": "w", "has_peer": 0}  # came without a prefill engine's parameters: nothing is kept
+    found = add_unheard(pl.DataFrame([row, aborted, alone], schema_overrides=schema), engines).to_dicts()
+    (lease,) = found[3:]
     assert (lease["reason"], lease["outcome"], lease["blocks"]) == ("awaiting_next_turn", "unheard", 3)
     assert (lease["begin"], lease["finish"], lease["block_ns"]) == (4 * S, 10 * S, 18 * S)
     # Told of one lease with a time to live of 2 s, the other one can't have been held longer.
