@@ -12,6 +12,8 @@ from pathlib import Path
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from instrumented_connectors.settings import read_positive
+
 from .otlp_json import encode_lines
 from .spool import DEFAULT_MAX_BYTES, DEFAULT_MAX_FILES, Spool
 
@@ -55,8 +57,8 @@ class OTLPFileSpanExporter(SpanExporter):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.directory, is_default = choose_directory(directory)
-        self._max_bytes = max_bytes or _read_positive_int("KVLENS_FILE_MAX_BYTES", DEFAULT_MAX_BYTES)
-        self._max_files = max_files or _read_positive_int("KVLENS_FILE_MAX_FILES", DEFAULT_MAX_FILES)
+        self._max_bytes = max_bytes or read_positive(os.environ, "KVLENS_FILE_MAX_BYTES", DEFAULT_MAX_BYTES)
+        self._max_files = max_files or read_positive(os.environ, "KVLENS_FILE_MAX_FILES", DEFAULT_MAX_FILES)
         self._monotonic = monotonic
         self._warned = False
         self._start_in_process()
@@ -148,17 +150,3 @@ class OTLPFileSpanExporter(SpanExporter):
         with self._lock:
             self._closed = True
             self._spool.close()
-
-
-def _read_positive_int(name: str, default: int) -> int:
-    text = os.environ.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value > 0:
-        return value
-    logger.warning("kvlens ignores %s=%r: not a positive whole number; using %d", name, text, default)
-    return default

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from .export_queue import ExportCounts, ExportQueue, Limits
-from .settings import EXPORT_INTERVAL_MS
+from .settings import EXPORT_INTERVAL_MS, read_positive
 
 logger = logging.getLogger("kvlens")
 
@@ -111,24 +111,10 @@ def build_pipeline(exporter_names: Sequence[str], env: Mapping[str, str] = os.en
 
 def read_limits(env: Mapping[str, str]) -> Limits:
     """Read OTEL_BSP_MAX_QUEUE_SIZE, OTEL_BSP_MAX_EXPORT_BATCH_SIZE and OTEL_BSP_SCHEDULE_DELAY (ms)."""
-    size = _positive(env, "OTEL_BSP_MAX_QUEUE_SIZE", Limits.queue_size)
-    batch = _positive(env, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", Limits.batch_size)
-    delay_ms = _positive(env, "OTEL_BSP_SCHEDULE_DELAY", EXPORT_INTERVAL_MS)
+    size = read_positive(env, "OTEL_BSP_MAX_QUEUE_SIZE", Limits.queue_size)
+    batch = read_positive(env, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", Limits.batch_size)
+    delay_ms = read_positive(env, "OTEL_BSP_SCHEDULE_DELAY", EXPORT_INTERVAL_MS)
     return Limits(size, min(batch, size), delay_ms / 1000)
-
-
-def _positive(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value > 0:
-        return value
-    logger.warning("kvlens ignores %s=%r: not a positive whole number; using %d", name, text, default)
-    return default
 
 
 def find_exporter(name: str, env: Mapping[str, str] = os.environ) -> Callable[[], SpanExporter]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .recorder import DEFAULT_CAPACITY
+
+logger = logging.getLogger("kvlens")
 
 DRAIN_INTERVAL_S = 0.2
 # OpenTelemetry's default of 5 s would lose 5 s of spans when an engine is killed.
@@ -56,7 +59,7 @@ class SamplingSettings:
             ratio=ratio if 0.0 <= ratio <= 1.0 else cls.ratio,
             keep_slow_ms=slow_ms if slow_ms >= 0 else None,
             keep_failed=slow_ms >= 0 if failed is None else _truthy(failed),
-            held_spans=_positive(env.get("KVLENS_SAMPLE_HELD_SPANS"), cls.held_spans),
+            held_spans=read_positive(env, "KVLENS_SAMPLE_HELD_SPANS", cls.held_spans),
             detail=(env.get("KVLENS_DETAIL") or cls.detail).strip().lower(),
         )
 
@@ -94,8 +97,8 @@ class Settings:
         return cls(
             enabled=not (_truthy(env.get("KVLENS_DISABLED")) or _truthy(env.get("OTEL_SDK_DISABLED"))),
             exporters=names or cls.exporters,
-            capacity=_positive(env.get("KVLENS_RECORDER_CAPACITY"), cls.capacity),
-            max_requests=_positive(env.get("KVLENS_MAX_REQUESTS"), cls.max_requests),
+            capacity=read_positive(env, "KVLENS_RECORDER_CAPACITY", cls.capacity),
+            max_requests=read_positive(env, "KVLENS_MAX_REQUESTS", cls.max_requests),
             sampling=SamplingSettings.from_env(env),
             idle_flush=_truthy(env.get("KVLENS_IDLE_FLUSH", "1")),
             prefix_digest=_truthy(env.get("KVLENS_PREFIX_DIGEST", "1")),
@@ -115,9 +118,16 @@ def _number(value: str | None, default: float) -> float:
     return default if math.isnan(number) else number
 
 
-def _positive(value: str | None, default: int) -> int:
-    try:
-        number = int(value or "")
-    except ValueError:
+def read_positive(env: Mapping[str, str], name: str, default: int) -> int:
+    """Read a positive whole number; anything else is said in the log and means the default."""
+    text = env.get(name, "").strip()
+    if not text:
         return default
-    return number if number > 0 else default
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value > 0:
+        return value
+    logger.warning("kvlens ignores %s=%r: not a positive whole number; using %d", name, text, default)
+    return default

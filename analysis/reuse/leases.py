@@ -20,7 +20,8 @@ class LeaseReport:
     """What is known of one run's held blocks.
 
     holdings: rows of ledger.classify. ledger: rows of sum_ledger. balance, usage: one entry per engine.
-    bad_usage_lines: lines of cache_usage.jsonl that are damaged or of another schema. retention: None when nothing was kept for a next turn.
+    bad_usage_lines: lines of cache_usage.jsonl that are damaged or of another schema. retention: None when nothing was
+    kept for a next turn.
     """
 
     run: Run
