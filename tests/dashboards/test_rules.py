@@ -27,43 +27,66 @@ CONFIG = Config()
 ALERTS = [rule for group in make_alerts(CONFIG) for rule in group.rules if isinstance(rule, Alert)]
 
 
-def promtool(*arguments: str) -> str:
-    done = subprocess.run([str(PROMTOOL), *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+FLEETS = (Case("healthy", {}, {}), *CASES)
 
 
-@pytest.fixture
-def rule_files(tmp_path: Path) -> list[str]:
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(PROMTOOL), *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def rule_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     files = {"recording.yaml": make_recordings(CONFIG), "alerts.yaml": make_alerts(CONFIG)}
+    folder = tmp_path_factory.mktemp("rules")
     for name, groups in files.items():
-        (tmp_path / name).write_text(render(CONFIG, groups), encoding="utf-8")
-    return [str(tmp_path / name) for name in files]
+        (folder / name).write_text(render(CONFIG, groups), encoding="utf-8")
+    return [str(folder / name) for name in files]
 
 
 @needs_promtool
 def test_promtool_accepts_the_rules(rule_files: list[str]) -> None:
-    assert "SUCCESS" in promtool("check", "rules", *rule_files)
+    done = promtool("check", "rules", *rule_files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS" in done.stdout
 
 
-def write_test(case: Case) -> dict[str, Any]:
-    series = {**HEALTHY, **case.series}
-    firing = [{"labels": f'{{alertname="{name}"}}', "value": count} for name, count in case.alerts.items()]
-    query = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    return {
-        "name": case.name,
-        "interval": "30s",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [{"expr": query, "eval_time": "89m", "exp_samples": firing}],
-    }
+def ask_of(case: Case) -> str:
+    return f'count by (alertname) (ALERTS{{alertstate="firing", cluster="{FLEETS.index(case)}"}})'
+
+
+def write_test(fleets: tuple[Case, ...]) -> dict[str, Any]:
+    """Put each case into a cluster of its own: the rules are evaluated once, and no fault may fire elsewhere."""
+    series, questions = [], []
+    for number, case in enumerate(fleets):
+        for name, values in {**HEALTHY, **case.series}.items():
+            assert 'cluster="c"' in name
+            series.append({"series": name.replace('cluster="c"', f'cluster="{number}"'), "values": values})
+        firing = [{"labels": f'{{alertname="{name}"}}', "value": count} for name, count in case.alerts.items()]
+        questions.append({"expr": ask_of(case), "eval_time": "89m", "exp_samples": firing})
+    questions.append({"expr": "count by (alertname) (ALERTS{cluster=''})", "eval_time": "89m", "exp_samples": []})
+    return {"interval": "30s", "input_series": series, "promql_expr_test": questions}
+
+
+@pytest.fixture(scope="module")
+def verdict(rule_files: list[str], tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """What promtool says of all cases: a paragraph for each that is not as expected, with its query."""
+    document = {"rule_files": rule_files, "evaluation_interval": "60s", "tests": [write_test(FLEETS)]}
+    path = tmp_path_factory.mktemp("cases") / "test.yaml"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return promtool("test", "rules", str(path))
 
 
 @needs_promtool
-@pytest.mark.parametrize("case", [Case("healthy", {}, {}), *CASES], ids=lambda case: case.name)
-def test_alerts_fire_on_their_fault_and_no_other(case: Case, rule_files: list[str], tmp_path: Path) -> None:
-    document = {"rule_files": rule_files, "evaluation_interval": "30s", "tests": [write_test(case)]}
-    (tmp_path / "test.yaml").write_text(json.dumps(document), encoding="utf-8")
-    promtool("test", "rules", str(tmp_path / "test.yaml"))
+@pytest.mark.parametrize("case", FLEETS, ids=lambda case: case.name)
+def test_alerts_fire_on_their_fault_and_no_other(case: Case, verdict: subprocess.CompletedProcess[str]) -> None:
+    output = verdict.stdout + verdict.stderr
+    wrong = [part for part in output.split("expr: ")[1:] if json.dumps(ask_of(case)) in part.splitlines()[0]]
+    assert not wrong, wrong
+
+
+@needs_promtool
+def test_no_alert_fires_outside_the_cases(verdict: subprocess.CompletedProcess[str]) -> None:
+    assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
 def test_every_alert_has_a_fault() -> None:
