@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from copy import deepcopy
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sdk_types import find_mistyped
 
 from dashboards.boards import BOARDS
 from dashboards.build import BUILT, build, find_stale, write
@@ -50,6 +56,27 @@ def test_models_round_trip(board: dict[str, Any]) -> None:
         key: board[key] for key in again if key != "panels"
     }
     assert [panel["title"] for panel in again["panels"]] == [panel["title"] for panel in board["panels"]]
+
+
+@boards
+def test_values_are_of_the_models_types(board: dict[str, Any]) -> None:
+    assert find_mistyped(board) == []
+
+
+def test_what_is_of_another_type_is_named() -> None:
+    board = deepcopy(next(board for board in JSONS.values() if board["uid"] == "kvlens-overview"))
+    place = next(n for n, panel in enumerate(board["panels"]) if panel["type"] == "stat")
+    board["panels"][place]["gridPos"]["h"] = "4"
+    board["panels"][place]["options"]["graphMode"] = "volcano"
+    board["panels"][place]["fieldConfig"]["defaults"]["decimals"] = True
+    board["refresh"] = 60
+    board["colour"] = "blue"
+    problems = [text.split(" is n")[0] for text in find_mistyped(board)]
+    panel = f"panels[{place}]"
+    assert problems == [
+        "board.refresh: 60", "board.colour is unknown", f"{panel}.fieldConfig.defaults.decimals: True",
+        f"{panel}.gridPos.h: '4'", f"{panel}.options.graphMode: 'volcano'",
+    ]  # fmt: skip
 
 
 @boards
