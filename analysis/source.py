@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from exporters.clickhouse.database import is_address
-from exporters.clickhouse.schema import FAST_TABLES, KEEP_DAYS, Layout, read_part, render_embedded_fast_statements
+from exporters.clickhouse.schema import ARRIVING, FAST_TABLES, KEEP_DAYS, Layout, read_part, render_embedded_statements
 
 from .errors import KvlensError
 from .pieces import PROTOBUF, is_json_lines, keep_schema_aside, read_pieces
@@ -70,7 +70,7 @@ class Session:
         self._execute("otel_traces")
         # Nobody waits for merged parts here, and merging would take the cores from the import.
         self._database.query("SYSTEM STOP MERGES")
-        for statement in render_embedded_fast_statements(Layout("default", KEEP_DAYS)):
+        for statement in render_embedded_statements(Layout("default", KEEP_DAYS)):
             self._database.query(statement)
         plain = [path for path in run.files if is_json_lines(path)]
         for group in _group_files(plain):
@@ -112,7 +112,7 @@ class Session:
                     self.lines += piece.messages
                     if piece.data:
                         with keep_schema_aside():
-                            self._execute("import_otlp_protobuf", path=file.name)
+                            self._execute("import_otlp_protobuf", table=ARRIVING, path=file.name)
                 else:
                     self._load(file.name)
 
@@ -120,7 +120,7 @@ class Session:
         counts = self.query("count_lines", path=literal)
         self.lines += counts["lines"][0]
         self.bad_lines += counts["bad_lines"][0]
-        self._execute("import_otlp_json", path=literal)
+        self._execute("import_otlp_json", table=ARRIVING, path=literal)
 
 
 def _to_frame(table: Any) -> pl.DataFrame:

@@ -1,10 +1,10 @@
 -- Read OTLP JSON lines (one ExportTraceServiceRequest per line, as a collector's file exporter writes them too) into
--- otel_traces as the collector's ClickHouse exporter would: attribute values as text, Duration in ns (a span that ends
--- before it starts wraps around, there as here). A line that is not JSON gives no rows; count_lines.sql counts those.
+-- a table like kvlens_arriving as the collector's ClickHouse exporter would: attribute values as text, Duration in ns (a span that ends
+-- before it starts wraps around, there as here). A line without a span gives
+-- one row: NoSpan is 1, and 2 where the line is damaged.
 INSERT INTO {table:Identifier}
 WITH
-    'Array(Tuple(key String, value Tuple(stringValue String, intValue String, doubleValue String, boolValue String,
-        arrayValue String, kvlistValue String, bytesValue String)))' AS kv_type,
+    'Array(Tuple(key String, value Map(String, String)))' AS kv_type,
     replaceAll('Array(Tuple(resource Tuple(attributes KV), scopeSpans Array(Tuple(
         scope Tuple(name String, version String),
         spans Array(Tuple(traceId String, spanId String, parentSpanId String, traceState String, name String,
@@ -18,16 +18,20 @@ WITH
     array -> if(array = '', '', concat('[', arrayStringConcat(arrayMap(
         e -> to_element(JSONExtractKeysAndValuesRaw(e)[1]), JSONExtractArrayRaw(array, 'values')), ','), ']')
     ) AS to_array,
-    attributes -> mapFromArrays(
-        arrayMap(kv -> kv.1, attributes),
-        -- One of them is there, so this is cheaper than a choice of seven.
-        arrayMap(kv -> concat(kv.2.1, kv.2.2, kv.2.3, kv.2.4, to_array(kv.2.5), kv.2.6, kv.2.7), attributes)
-    ) AS to_map,
+    -- An AnyValue is an object of one member: its kind and its value.
+    value -> if(mapContains(value, 'arrayValue'), to_array(mapValues(value)[1]), mapValues(value)[1]) AS to_text,
+    attributes -> mapFromArrays(arrayMap(kv -> kv.1, attributes), arrayMap(kv -> to_text(kv.2), attributes)) AS to_map,
     scopes AS (
-        SELECT to_map(rs.resource.attributes) AS resource, arrayJoin(rs.scopeSpans) AS sc
+        SELECT
+            is_damaged, to_map(rs.resource.attributes) AS resource, /* parts/resource_columns.sql */,
+            arrayJoin(emptyArrayToSingle(rs.scopeSpans)) AS sc
         FROM (
-            SELECT arrayJoin(JSONExtract(line, 'resourceSpans', line_type)) AS rs
+            SELECT
+                JSONExtract(line, 'resourceSpans', line_type) AS found,
+                empty(found) AND NOT isValidJSON(if(empty(found), line, '{}')) AS is_damaged,
+                arrayJoin(emptyArrayToSingle(found)) AS rs
             FROM file({path:String}, 'LineAsString', 'line String')
+            WHERE line != ''
         )
     )
 SELECT
@@ -38,10 +42,10 @@ SELECT
     s.traceState,
     s.name,
     transform(s.kind, [1, 2, 3, 4, 5], ['Internal', 'Server', 'Client', 'Producer', 'Consumer'], 'Unspecified'),
-    resource['service.name'],
+    service,
     resource,
-    sc.scope.name,
-    sc.scope.version,
+    scope_name,
+    scope_version,
     to_map(s.attributes),
     toUInt64(s.endTimeUnixNano - s.startTimeUnixNano),
     transform(s.status.code, [1, 2], ['Ok', 'Error'], 'Unset'),
@@ -52,5 +56,17 @@ SELECT
     arrayMap(l -> l.traceId, s.links),
     arrayMap(l -> l.spanId, s.links),
     arrayMap(l -> l.traceState, s.links),
-    arrayMap(l -> to_map(l.attributes), s.links)
-FROM (SELECT resource, sc, arrayJoin(sc.spans) AS s FROM scopes)
+    arrayMap(l -> to_map(l.attributes), s.links),
+    Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
+    Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
+    is_hollow + is_damaged
+FROM (
+    -- Named one by one: what is not there is not copied for every span.
+    SELECT
+        is_damaged, empty(sc.spans) AS is_hollow, resource, service, sc.scope.name AS scope_name,
+        sc.scope.version AS scope_version,
+        Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
+        Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
+        arrayJoin(emptyArrayToSingle(sc.spans)) AS s
+    FROM scopes
+)

@@ -14,7 +14,7 @@ WITH
         arrayMap(kv -> coalesce(to_text(kv.value), to_array(kv.value.array_value.values)), attributes)
     ) AS to_map,
     scopes AS (
-        SELECT to_map(rs.resource.attributes) AS resource, arrayJoin(rs.scope_spans) AS sc
+        SELECT to_map(rs.resource.attributes) AS resource, /* parts/resource_columns.sql */, arrayJoin(rs.scope_spans) AS sc
         FROM (
             SELECT arrayJoin(resource_spans) AS rs
             FROM file({path:String}, 'Protobuf', 'resource_spans Array(Tuple(
@@ -40,10 +40,10 @@ SELECT
     s.trace_state,
     s.name,
     transform(s.kind, [1, 2, 3, 4, 5], ['Internal', 'Server', 'Client', 'Producer', 'Consumer'], 'Unspecified'),
-    resource['service.name'],
+    service,
     resource,
-    sc.scope.name,
-    sc.scope.version,
+    scope_name,
+    scope_version,
     to_map(s.attributes),
     toUInt64(s.end_time_unix_nano - s.start_time_unix_nano),
     transform(s.status.code, [1, 2], ['Ok', 'Error'], 'Unset'),
@@ -54,8 +54,19 @@ SELECT
     arrayMap(l -> lower(hex(l.trace_id)), s.links),
     arrayMap(l -> lower(hex(l.span_id)), s.links),
     arrayMap(l -> l.trace_state, s.links),
-    arrayMap(l -> to_map(l.attributes), s.links)
-FROM (SELECT resource, sc, arrayJoin(sc.spans) AS s FROM scopes)
+    arrayMap(l -> to_map(l.attributes), s.links),
+    Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
+    Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
+    0
+FROM (
+    -- Named one by one: what is not there is not copied for every span.
+    SELECT
+        resource, service, sc.scope.name AS scope_name, sc.scope.version AS scope_version,
+        Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
+        Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
+        arrayJoin(sc.spans) AS s
+    FROM scopes
+)
 SETTINGS format_schema_source = 'string', format_schema_message_name = 'Request', format_schema = 'syntax = "proto3";
     message ArrayValue { repeated AnyValue values = 1; }
     message AnyValue { oneof value { string string_value = 1; bool bool_value = 2; int64 int_value = 3; double double_value = 4; ArrayValue array_value = 5; bytes bytes_value = 7; } }

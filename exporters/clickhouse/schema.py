@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 TRACES, TRACE_TIMES, IMPORTS = "otel_traces", "otel_traces_trace_id_ts", "kvlens_imports"
-SPAN_IDS = "kvlens_span_ids"
+SPAN_IDS, ARRIVING = "kvlens_span_ids", "kvlens_arriving"
 KEEP_DAYS = 20_000
 """Retention of an embedded table: runs are looked at again after years, and times end in the year 2106."""
 FAST_TABLES = {
@@ -39,6 +39,13 @@ COLUMNS = (
 )  # fmt: skip
 """Columns of otel_traces in its order, nested ones as the arrays that they are."""
 
+RESOURCE_KEYS = (
+    "service.instance.id", "process.pid", "kvlens.role", "kvlens.mode", "kvlens.clock.boot_id",
+    "kvlens.clock.anchor_unix_ns", "kvlens.clock.anchor_perf_ns",
+)  # fmt: skip
+"""What the typed tables need of a resource, in the order of kvlens_arriving."""
+
+_RESOURCE = re.compile(r"ResourceAttributes\['([\w.]+)'\]")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _CLUSTER = re.compile(r"\{?[\w.-]+\}?")
 
@@ -93,12 +100,12 @@ def render_statements(layout: Layout) -> list[str]:
     return statements
 
 
-def render_fast_statements(layout: Layout, *, codec: str = "ZSTD(1)") -> list[str]:
+def render_fast_statements(layout: Layout) -> list[str]:
     """Return the statements that make the fast tables and the views that fill them from the wide one.
 
     A view sees what is inserted after it was made: the analysis uses these tables only where they hold everything.
     """
-    return [text for table, kind in FAST_TABLES.items() for text in _render_view(layout, table, kind, codec)]
+    return [text for table, kind in FAST_TABLES.items() for text in _render_view(layout, table, kind)]
 
 
 def _keep_everything(statement: str) -> str:
@@ -106,22 +113,41 @@ def _keep_everything(statement: str) -> str:
     return "\n".join(line for line in statement.splitlines() if not line.startswith("TTL "))
 
 
-def render_embedded_fast_statements(layout: Layout) -> list[str]:
-    """Return the statements of the fast tables for an embedded database."""
-    return [_keep_everything(text) for text in render_fast_statements(layout, codec="LZ4")]
-
-
 def render_embedded_statements(layout: Layout) -> list[str]:
-    """Return the statements that make what an embedded database has beside otel_traces: fast tables, imports, ids."""
+    """Return the statements that make what an embedded database has beside otel_traces.
+
+    Views of kvlens_arriving fill otel_traces, the fast tables and the span ids. In a database that has views of
+    otel_traces already (the collector's layout), those stay: the names are the same.
+    """
     common = {"database": layout.database, "ttl_days": str(layout.ttl_days), "on_cluster": ""}
-    return [
-        *render_embedded_fast_statements(layout),
-        *_render_view(layout, SPAN_IDS, "MergeTree", "LZ4"),
+    traces, arriving = f"{layout.database}.{TRACES}", f"{layout.database}.{ARRIVING}"
+    wide = f"(SELECT {', '.join(f'`{name}`' for name in COLUMNS)} FROM {arriving} WHERE NoSpan = 0)"
+    statements = [
+        render_arriving(arriving, traces, "Null"),
+        _fill("fast_mv", table=f"{TRACES}_mv", target=TRACES, select=wide, **common),
         _fill("kvlens_imports", table=IMPORTS, engine="ReplacingMergeTree", **common),
     ]
+    for table, kind in (*FAST_TABLES.items(), (SPAN_IDS, "MergeTree")):
+        select = read_arriving_part(table.removeprefix("kvlens_"), arriving)
+        statements += [
+            _keep_everything(_fill(table, table=table, engine=kind, codec="LZ4", **common)),
+            _fill("fast_mv", table=f"{table}_mv", target=table, select=select, **common),
+        ]
+    return statements
 
 
-def _render_view(layout: Layout, table: str, kind: str, codec: str) -> list[str]:
+def render_arriving(table: str, source: str, engine: str) -> str:
+    """Return the statement that makes a table of what a message's spans have on their way in."""
+    columns = ", ".join(f"toLowCardinality('') AS {name_resource(key)}" for key in RESOURCE_KEYS)
+    return _fill("kvlens_arriving", table=table, source=source, engine=engine, columns=columns)
+
+
+def name_resource(key: str) -> str:
+    """Return the column of kvlens_arriving that holds a resource's attribute."""
+    return f"Resource_{key.replace('.', '_')}"
+
+
+def _render_view(layout: Layout, table: str, kind: str) -> list[str]:
     on_cluster = f" ON CLUSTER '{layout.cluster}'" if layout.cluster else ""
     suffix = "_local" if layout.cluster else ""
     common = {"database": layout.database, "ttl_days": str(layout.ttl_days), "on_cluster": on_cluster}
@@ -129,7 +155,7 @@ def _render_view(layout: Layout, table: str, kind: str, codec: str) -> list[str]
     select = read_part(table.removeprefix("kvlens_")).replace("{table:Identifier}", source)
     target = table + suffix
     return [
-        _fill(table, table=target, engine=_engine(layout, kind), codec=codec, **common),
+        _fill(table, table=target, engine=_engine(layout, kind), codec="ZSTD(1)", **common),
         _fill("fast_mv", table=f"{table}_mv", target=target, select=select, **common),
     ]
 
@@ -137,6 +163,12 @@ def _render_view(layout: Layout, table: str, kind: str, codec: str) -> list[str]
 def read_part(name: str) -> str:
     """Return a sub-select over the wide table (sql/parts) that the analysis and the views share."""
     return (SQL_DIRECTORY / "parts" / f"{name}.sql").read_text(encoding="utf-8").strip()
+
+
+def read_arriving_part(name: str, table: str) -> str:
+    """Return the same sub-select over a table like kvlens_arriving: what it asks of a resource is a column there."""
+    text = _RESOURCE.sub(lambda found: name_resource(found[1]), read_part(name))
+    return text.replace("{table:Identifier}", f"(SELECT * FROM {table} WHERE NoSpan = 0)")
 
 
 def _engine(layout: Layout, kind: str, *, everywhere: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -18,7 +19,7 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from analysis.breakdown import break_down
-from analysis.load import load_files, repair_derived
+from analysis.load import load_files, read_pieces, repair_derived
 from analysis.render.json import render_document
 from analysis.run import find_run
 from analysis.source import open_session, read_sql
@@ -26,7 +27,7 @@ from analysis.sources import find_fast_tables, open_source, read_address
 from analysis.synthetic.parameters import Fault, Parameters
 from analysis.synthetic.write import write_run
 from exporters.clickhouse.database import open_database
-from exporters.clickhouse.schema import FAST_TABLES, read_part
+from exporters.clickhouse.schema import FAST_TABLES, RESOURCE_KEYS, SPAN_IDS, name_resource, read_part
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "runs" / "push"
 IDS = ("traceId", "spanId", "parentSpanId")
@@ -106,6 +107,40 @@ def test_a_cut_off_message_is_counted_and_the_others_are_read(tmp_path) -> None:
     with open_session([path]) as session:
         assert session.bad_lines == 1
         assert session.query("health")["used_spans"][0] > 300
+
+
+def test_lines_are_counted_where_they_are_parsed(synthetic, tmp_path) -> None:
+    """A line that is cut off or no JSON is damaged, one without spans is none, and an empty one is no line at all."""
+    whole = sorted((synthetic / "traces").iterdir())[0].read_text().splitlines(keepends=True)
+    path = tmp_path / "some.otlp.jsonl"
+    path.write_text(whole[0] + '{"resourceSpans":[]}\n\n' + "nonsense\n" + '{"other":1}\n' + whole[0][:200])
+    address = read_address(f"chdb:{tmp_path / 'db'}")
+    done = load_files((path,), address, 14)
+    spans = len(json.loads(whole[0])["resourceSpans"][0]["scopeSpans"][0]["spans"])
+    assert (done.lines, done.bad_lines, done.spans, done.new_spans) == (5, 2, spans, spans)
+    nothing = tmp_path / "nothing.otlp.jsonl"
+    nothing.write_text("{nonsense\n")
+    done = load_files((nothing,), address, 14)
+    assert (done.pieces, done.lines, done.bad_lines, done.spans) == (1, 1, 1, 0)
+
+
+def test_a_file_that_is_a_piece_is_parsed_where_it_lies(synthetic, tmp_path, monkeypatch) -> None:
+    """The same spans whether files are copied together or read in place."""
+    files = find_run([synthetic]).files
+    copied = load_files(files, read_address(f"chdb:{tmp_path / 'copied'}"), 14)
+    monkeypatch.setattr("analysis.pieces.LINKED_BYTES", 1)
+    linked = [piece.path for path in files for piece in read_pieces(path)]
+    assert linked == list(files)
+    placed = load_files(files, read_address(f"chdb:{tmp_path / 'placed'}"), 14)
+    assert (placed.new_spans, placed.lines, placed.pieces) == (copied.new_spans, copied.lines, copied.pieces)
+
+
+def test_what_is_asked_of_a_resource_has_a_column() -> None:
+    """kvlens_arriving, filled by both imports, holds exactly what the typed tables look up."""
+    parts = "".join(read_part(name.removeprefix("kvlens_")) for name in (*FAST_TABLES, SPAN_IDS))
+    assert set(re.findall(r"ResourceAttributes\['([\w.]+)'\]", parts)) == set(RESOURCE_KEYS)
+    for name in ("import_otlp_json", "import_otlp_protobuf"):
+        assert re.findall(r"AS (Resource_\w+)", read_sql(name)) == [name_resource(key) for key in RESOURCE_KEYS]
 
 
 def test_typed_tables_hold_what_their_sub_selects_say(synthetic) -> None:
