@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+import polars.selectors as cs
 
 from .handshakes import measure_handshakes
 from .reuse.readback import charge_readback
@@ -19,6 +20,9 @@ from .segments import HIDDEN, PULL_CHAIN, PUSH_CHAIN, READBACK_PARTS, SEGMENTS, 
 Chain = Sequence[tuple[str, str]]
 
 NS_PER_MS = 1_000_000
+
+WORDS = ("mode", "ttft_source", "p_engine", "d_engine", "x_engine", "x_peer", "x_rank", "rb_peer", "rb_rank")
+"""Texts that tell which clockwork a request went through."""
 
 
 def build_budgets(milestones: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFrame:
@@ -33,8 +37,11 @@ def build_budgets(milestones: pl.DataFrame, handshakes: pl.DataFrame) -> pl.Data
     frame = choose_ends(milestones)
     frame = frame.filter(pl.col("ttft_end").is_not_null(), pl.col("ttft_start").is_not_null())
     is_push = pl.col("mode") == "push"
-    parts = [_charge_pull(frame.filter(~is_push), handshakes), _charge_push(frame.filter(is_push), handshakes)]
-    return finish(pl.concat(parts, how="diagonal")).sort("row")
+    # Texts that no budget looks at stay where they are: the rows are taken apart by mode and put together again.
+    needed = frame.select(~cs.string(), cs.string() & cs.by_name(*WORDS, require_all=False))
+    parts = [_charge_pull(needed.filter(~is_push), handshakes), _charge_push(needed.filter(is_push), handshakes)]
+    charged = finish(pl.concat(parts, how="diagonal")).sort("row")
+    return pl.concat([frame.drop(charged.columns, strict=False), charged], how="horizontal")
 
 
 def choose_ends(milestones: pl.DataFrame) -> pl.DataFrame:

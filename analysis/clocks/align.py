@@ -38,17 +38,21 @@ def align_clocks(session: Session) -> Aligned:
         *engines["p_boot"].drop_nulls(), *engines["d_boot"].drop_nulls(), *routers["r_boot"].drop_nulls()
     } - {""}  # fmt: skip
     if len(boots) < 2:
-        return Aligned(engines, routers, handshakes, None)
+        return Aligned(_sort(engines), routers, handshakes, None)
     messages = list_messages(engines, routers, session.query("messages"))
     relation = relate_clocks(messages, boots, choose_reference(engines, routers))
     return Aligned(
-        # The router join takes rows of equal identity by their place in time.
-        correct_engines(engines, relation).sort(pl.coalesce("p_start", "d_start"), "p_id", "d_id"),
+        _sort(correct_engines(engines, relation)),
         correct(routers, relation, ROUTER_COLUMNS).sort("r_start", "r_trace"),
         correct_handshakes(handshakes, engines, relation),
         relation,
         messages,
     )
+
+
+def _sort(engines: pl.DataFrame) -> pl.DataFrame:
+    """The router join takes rows of equal identity by their place in time."""
+    return engines.sort(pl.coalesce("p_start", "d_start"), "p_id", "d_id")
 
 
 def choose_reference(engines: pl.DataFrame, routers: pl.DataFrame) -> str:

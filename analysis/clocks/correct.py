@@ -61,7 +61,7 @@ def correct(frame: pl.DataFrame, relation: Relation, columns: Mapping[str, Seque
 
 def find_shifts(relation: Relation, boots: pl.Series, at: pl.Series) -> tuple[np.ndarray, np.ndarray]:
     """Find what to take off each row's stamps: (ns at its anchor, ns per ns since then); 0 where a clock is unknown."""
-    places = relation.find_places(boots.to_list())
+    places = relation.find_places(boots)
     zero = np.where(places >= 0, relation.zero[places], 0)
     t = (at.fill_null(0).to_numpy() - zero).astype(np.float64)
     known = np.where(places >= 0, places, relation.reference)

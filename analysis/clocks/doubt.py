@@ -31,7 +31,7 @@ def add_doubts(requests: pl.DataFrame, relation: Relation | None) -> pl.DataFram
         return requests.with_columns(**none, clocks_apart=pl.lit(0, pl.Int64))
     at = requests.select(pl.coalesce("r_start", "p_start", "d_start", pl.lit(0))).to_series().to_numpy()
     t = (at - relation.zero[relation.reference]).astype(np.float64)
-    places = {side: relation.find_places(requests[f"{side}_boot"].to_list()) for side in ("r", "p", "d")}
+    places = {side: relation.find_places(requests[f"{side}_boot"]) for side in ("r", "p", "d")}
     heard = {side: requests[f"{side}_boot"].is_not_null().to_numpy() for side in places}
     found: dict[str, np.ndarray] = {}
     apart = np.zeros(len(t))

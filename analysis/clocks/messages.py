@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ..attempts import LEVELS
+from ..attempts import LEVELS, join_rows, leave_out, pick_single_pairs
 
 Ends = tuple[str, str, str, str, str]
 
@@ -25,26 +25,49 @@ HANDED: tuple[Ends, ...] = (
 )
 
 COLUMNS = ("kind", "sender", "receiver", "sent", "received")
+KINDS = pl.Enum([*(ends[0] for ends in (*ROUTED, *HANDED)), "notification", "release", "registration", "lease"])
+BOOTS = ("r_boot", "p_boot", "d_boot")
 
 
 def list_messages(engines: pl.DataFrame, routers: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
     """List the messages between clocks.
 
     engines, routers, transfers: rows of sql/milestones.sql, sql/routers.sql and sql/messages.sql.
-    Returns kind, sender, receiver (boot ids), sent and received (Unix ns, each on its own clock).
+    Returns kind, sender, receiver (boot ids), sent and received (Unix ns, each on its own clock); the words are Enums.
     """
+    clocks = pl.Enum(list_boots(engines, routers, transfers))
     # A router that does not say when D's first token came says when it went on to the client.
     seen = pl.coalesce("r_decode_first", "r_first_byte")
-    joined = join_exact(engines, routers.with_columns(r_decode_first=seen))
-    both = engines.filter(pl.col("p_id").is_not_null(), pl.col("d_id").is_not_null())
+    asked = _name_clocks(routers.with_columns(r_decode_first=seen), clocks, ROUTED, ("r_trace", "r_key"))
+    served = _name_clocks(engines, clocks, (*ROUTED, *HANDED), ("mode", "p_trace", "p_key", "d_trace", "d_key"))
+    joined = join_exact(served, asked)
     parts = [_take(joined, ends) for ends in ROUTED]
-    parts += [_take(both.filter(pl.col("mode") != "push"), ends) for ends in HANDED]
-    parts.append(transfers.select(COLUMNS))
+    parts += [_take(served.filter(pl.col("mode") != "push"), ends) for ends in HANDED]
+    parts.append(transfers.select(pl.col("kind").cast(KINDS), pl.col("sender", "receiver").cast(clocks), *COLUMNS[3:]))
     return pl.concat(parts).filter(pl.col("sender") != pl.col("receiver"))
+
+
+def list_boots(engines: pl.DataFrame, routers: pl.DataFrame, transfers: pl.DataFrame) -> list[str]:
+    """List the boots that any frame names, in order."""
+    columns = (*(frame[name] for frame in (engines, routers) for name in BOOTS if name in frame.columns),
+               transfers["sender"], transfers["receiver"])  # fmt: skip
+    return sorted({boot for column in columns for boot in column.unique() if boot})
+
+
+def _name_clocks(
+    frame: pl.DataFrame, clocks: pl.Enum, messages: tuple[Ends, ...], identity: tuple[str, ...]
+) -> pl.DataFrame:
+    """Keep what messages are made of, with the boots as small numbers and NULL where one is unknown."""
+    stamps = {name for ends in messages for name in ends[3:]}
+    boots = (pl.col(name).replace("", None).cast(clocks) for name in BOOTS if name in frame.columns)
+    return frame.select(*boots, *(name for name in frame.columns if name in stamps), *identity)
 
 
 def join_exact(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
     """Join attempts and router requests whose identity occurs once on either side; each row is taken once."""
+    met = pick_single_pairs(engines, routers)
+    single = join_rows(met, engines, routers)
+    routers, engines = leave_out(routers, met, "r_row"), leave_out(engines, met, "e_row")
     left, right = routers.with_row_index("r_row"), engines.with_row_index("e_row")
     matches = []
     for router_side, engine_side in LEVELS:
@@ -54,8 +77,7 @@ def join_exact(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
         matches.append(pairs.select("r_row", "e_row"))
         left = left.join(pairs, on="r_row", how="anti")
         right = right.join(pairs, on="e_row", how="anti")
-    met = pl.concat(matches)
-    return met.join(routers.with_row_index("r_row"), on="r_row").join(engines.with_row_index("e_row"), on="e_row")
+    return pl.concat([single, join_rows(pl.concat(matches), engines, routers)])
 
 
 def _pick_unique(frame: pl.DataFrame, identity: tuple[str, ...]) -> pl.DataFrame:
@@ -69,6 +91,5 @@ def _pick_unique(frame: pl.DataFrame, identity: tuple[str, ...]) -> pl.DataFrame
 def _take(frame: pl.DataFrame, ends: Ends) -> pl.DataFrame:
     kind, sender, receiver, sent, received = ends
     known = frame.filter(pl.all_horizontal(pl.col(name).is_not_null() for name in ends[1:]))
-    known = known.filter((pl.col(sender) != "") & (pl.col(receiver) != ""))
     renamed = {"sender": sender, "receiver": receiver, "sent": sent, "received": received}
-    return known.select(kind=pl.lit(kind), **{name: pl.col(column) for name, column in renamed.items()})
+    return known.select(kind=pl.lit(kind, KINDS), **{name: pl.col(column) for name, column in renamed.items()})

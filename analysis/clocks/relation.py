@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from .pieces import Piece, count_jumps
 from .strip import MAX_DRIFT, Floats
@@ -59,9 +60,10 @@ class Relation:
     contradictions: int = 0
     place_of: Mapping[str, int] = field(default_factory=dict)
 
-    def find_places(self, boots: Sequence[str | None]) -> Places:
+    def find_places(self, boots: pl.Series) -> Places:
         """Find the places of some boot ids; -1 where one is unknown."""
-        return np.array([self.place_of.get(boot or "", -1) for boot in boots], dtype=np.int64)
+        places: Places = boots.replace_strict(self.place_of, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
+        return places
 
     def bound(self, first: Places, second: Places, t: Floats) -> tuple[Floats, Floats]:
         """Bound the rough difference second - first (ns) at t on the axis; infinite where unknown."""

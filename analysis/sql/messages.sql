@@ -5,40 +5,43 @@
 -- A transfer's completion notification is surely later than the post's begin only: the other side may see it before the
 -- poster's own poll sees the transfer done (a real READ was seen "in progress" 0.4 ms after P had the notification).
 -- Of several ranks the earliest of either end is taken: that receipt followed its own sending, hence the earliest one.
+-- Boots are places in `boots` and 0 is what nobody saw until the end (milestones.sql says why).
 WITH
     /* parts/shifts.sql */ AS shifts,
-    spans AS (
-        SELECT
-            name, boot,
-            transform(process, shifts.1, shifts.2, toInt64(0)) AS shift,
-            own_begin + shift AS begin,
-            begin + took AS finish,
-            name IN ('post', 'pairing') AS is_poster,
-            if(is_poster, peer_id, id) AS met_id,
-            cityHash64(met_id) AS met,
-            outcome,
-            if(registration_seen_at = 0, NULL, registration_seen_at + shift) AS registration_seen
-        FROM /* parts/spans.sql */
-        WHERE name IN ('post', 'pairing', 'notification', 'registration.send', 'lease')
-            AND unix > 0 AND boot != '' AND met_id != ''
-    ),
+    (SELECT arraySort(groupUniqArray(toString(boot))) FROM /* parts/processes.sql */) AS boots,
     transfers AS (
         SELECT
-            anyIf(toString(boot), is_poster) AS poster, anyIf(toString(boot), NOT is_poster) AS other,
-            minOrNullIf(begin, name = 'post') AS posted,
-            minOrNullIf(begin, name = 'notification') AS notified,
-            minOrNullIf(finish, name = 'lease' AND outcome IN ('read', 'received')) AS released,
-            minOrNullIf(begin, name = 'registration.send') AS registering,
-            minOrNullIf(registration_seen, name = 'pairing') AS registered,
-            minOrNullIf(begin, name = 'lease' AND outcome IN ('read', 'received')) AS leased
-        FROM spans
+            minIf(place, is_poster) AS poster, minIf(place, NOT is_poster) AS other,
+            minIf(begin, name = 'post') AS posted,
+            minIf(begin, name = 'notification') AS notified,
+            minIf(finish, is_read) AS released,
+            minIf(begin, name = 'registration.send') AS registering,
+            minIf(registration_seen, registration_seen != 0) AS registered,
+            minIf(begin, is_read) AS leased
+        FROM (
+            SELECT
+                name,
+                CAST(transform(boot, boots, range(1, 1 + length(boots)), 0) AS UInt32) AS place,
+                transform(process, shifts.1, shifts.2, toInt64(0)) AS shift,
+                own_begin + shift AS begin,
+                begin + took AS finish,
+                name IN ('post', 'pairing') AS is_poster,
+                name = 'lease' AND outcome IN ('read', 'received') AS is_read,
+                if(is_poster, peer_id, id) AS met_id,
+                cityHash64(met_id) AS met,
+                if(name != 'pairing' OR registration_seen_at = 0, 0, registration_seen_at + shift) AS registration_seen
+            FROM /* parts/spans.sql */
+            WHERE name IN ('post', 'pairing', 'notification', 'registration.send', 'lease')
+                AND unix > 0 AND boot != '' AND met_id != ''
+        )
         GROUP BY met
         -- One boot on each side, two boots in all.
-        HAVING uniqExactIf(boot, is_poster) = 1 AND uniqExactIf(boot, NOT is_poster) = 1 AND poster != other
+        HAVING poster != 0 AND poster = maxIf(place, is_poster)
+            AND other != 0 AND other = maxIf(place, NOT is_poster) AND poster != other
     )
 SELECT
-    m.1 AS kind, if(m.2, poster, other) AS sender, if(m.2, other, poster) AS receiver,
-    assumeNotNull(m.3) AS sent, assumeNotNull(m.4) AS received
+    m.1 AS kind, boots[if(m.2, poster, other)] AS sender, boots[if(m.2, other, poster)] AS receiver,
+    m.3 AS sent, m.4 AS received
 FROM (
     SELECT
         poster, other,
@@ -50,4 +53,4 @@ FROM (
         ]) AS m
     FROM transfers
 )
-WHERE m.3 IS NOT NULL AND m.4 IS NOT NULL
+WHERE m.3 != 0 AND m.4 != 0

@@ -6,64 +6,80 @@
 -- Identity: a request id is unique per attempt on its engine. Pull: D names P's id; push: P names D's id; the one who is
 -- named gives the `meeting`. What is left alone (a killed engine's half) meets as the n-th of its trace in time order.
 -- Every CTE is used once: ClickHouse would run it again for each further use.
+-- Cost: up to the last two joins all columns are plain integers (a string in an aggregate takes 64 bytes and more, a
+-- NULL twice the time): ids are hashes, words are places in `words`, 0 is what nobody saw, numbers are kept one larger.
 WITH
     /* parts/shifts.sql */ AS shifts,
-    toUInt256('18446744073709551616') AS pow_64,
-    pow_64 * pow_64 AS pow_128,
-    spans AS (
-        SELECT
-            name, trace, engine, mode, boot, id, leg, key, rank, outcome, direction, peer, peer_id, finish_reason,
-            prompt_tokens, cached_tokens, external_tokens, output_tokens, chunks, bytes, descriptors,
-            landed_after_at, landed_before_at, registration_seen_at,
-            transform(process, shifts.1, shifts.2, toInt64(0)) AS shift,
-            own_begin + shift AS begin,
-            begin + took AS finish,
-            name IN ('prefill', 'decode') AS is_root
+    (
+        SELECT (groupUniqArray(toString(rank)), groupUniqArray(toString(direction)), groupUniqArray(toString(peer)))
         FROM /* parts/spans.sql */
-    ),
+        WHERE name IN ('post', 'wire', 'pairing')
+    ) AS transfer_words,
+    (
+        SELECT (groupUniqArray(toString(finish_reason)), groupUniqArray(toString(outcome)))
+        FROM /* parts/spans.sql */
+        WHERE name IN ('prefill', 'decode', 'decode.remote_wait')
+    ) AS leg_words,
 
     -- A leg: one request on one engine, as its scheduler saw it.
     legs AS (
         SELECT
-            leg, any(toString(engine)) AS engine, any(id) AS id,
-            if(countIf(startsWith(name, 'decode')) > 0, 'd', 'p') AS side,
-            any(trace) AS trace, any(key) AS key, any(toString(mode)) AS mode, any(toString(boot)) AS boot,
-            min(begin) AS seen,
-            minOrNullIf(begin, name IN ('prefill', 'prefill.queue', 'decode', 'decode.admission')) AS start,
-            coalesce(maxOrNullIf(finish, name = 'decode.admission'), minOrNullIf(begin, name = 'decode.remote_wait')) AS alloc,
-            coalesce(maxOrNullIf(finish, name = 'decode.remote_wait'), minOrNullIf(begin, name = 'decode.queue')) AS told,
-            coalesce(
-                maxOrNullIf(finish, name IN ('prefill.queue', 'decode.queue')),
-                minOrNullIf(begin, name IN ('prefill.compute', 'decode.first_step'))
-            ) AS sched,
+            leg,
+            max(startsWith(name, 'decode')) AS is_d,
+            max(mode = 'push') AS is_push,
+            any(own_id) AS own_id, any(child) AS child, any(trace_hash) AS trace_hash,
+            minIf(begin, name != 'notification') AS seen,
+            minIf(begin, name IN ('prefill', 'prefill.queue', 'decode', 'decode.admission')) AS start,
+            maxIf(finish, name = 'decode.admission') AS admitted,
+            minIf(begin, name = 'decode.remote_wait') AS waiting,
+            maxIf(finish, name = 'decode.remote_wait') AS waited,
+            minIf(begin, name = 'decode.queue') AS queued,
+            maxIf(finish, name IN ('prefill.queue', 'decode.queue')) AS dequeued,
+            minIf(begin, name IN ('prefill.compute', 'decode.first_step')) AS computing,
             -- The end of the prompt on P, of the first token on D.
-            maxOrNullIf(finish, name IN ('prefill.compute', 'decode.first_step')) AS first,
-            maxOrNullIf(finish, name = 'decode') AS ended,
-            countIf(name = 'decode.remote_wait') > 0 AS waited,
-            anyIf(toString(outcome), name = 'decode.remote_wait') AS wait_outcome,
-            -- Numbers are -1 where a root has none.
-            maxOrNullIf(prompt_tokens, is_root) AS prompt_tokens,
-            maxOrNullIf(cached_tokens, is_root) AS cached_tokens,
-            maxOrNullIf(external_tokens, is_root) AS external_tokens,
-            maxOrNullIf(output_tokens, is_root) AS output_tokens,
-            maxOrNullIf(chunks, is_root) AS chunks,
-            anyIf(toString(finish_reason), is_root) AS finish_reason,
-            anyIf(peer_id, is_root AND peer_id != '') AS root_peer_id
-        FROM spans
-        WHERE name IN ('prefill', 'prefill.queue', 'prefill.compute', 'decode', 'decode.admission', 'decode.remote_wait',
-            'decode.queue', 'decode.first_step')
+            maxIf(finish, name IN ('prefill.compute', 'decode.first_step')) AS first,
+            maxIf(finish, name = 'decode') AS ended,
+            maxIf(begin, name = 'notification') AS notified,
+            maxIf(outcome_word, name = 'decode.remote_wait') AS wait_outcome,
+            maxIf(finish_word, is_root) AS finish_reason,
+            maxIf(prompt_tokens, is_root) AS prompt_tokens,
+            maxIf(cached_tokens, is_root) AS cached_tokens,
+            maxIf(external_tokens, is_root) AS external_tokens,
+            maxIf(output_tokens, is_root) AS output_tokens,
+            maxIf(chunks, is_root) AS chunks,
+            maxIf(peer_hash, is_root) AS root_peer
+        FROM (
+            SELECT
+                leg, name, mode,
+                own_begin + transform(process, shifts.1, shifts.2, toInt64(0)) AS begin,
+                begin + took AS finish,
+                name IN ('prefill', 'decode') AS is_root,
+                -- Children of n > 1 are `<index>_<id>` of one request, so their common id makes the meeting.
+                if(id < ':', cityHash64(replaceRegexpOne(id, '^[0-9]+_', '')), cityHash64(id)) AS own_id,
+                toUInt8(least(ascii(id), 63)) AS child,
+                cityHash64(trace) AS trace_hash,
+                multiIf(peer_id = '', 0,
+                    peer_id < ':', cityHash64(replaceRegexpOne(peer_id, '^[0-9]+_', '')), cityHash64(peer_id)) AS peer_hash,
+                CAST(transform(outcome, leg_words.2, range(1, 1 + length(leg_words.2)), 0) AS UInt16) AS outcome_word,
+                CAST(transform(finish_reason, leg_words.1, range(1, 1 + length(leg_words.1)), 0) AS UInt16) AS finish_word,
+                prompt_tokens + 1 AS prompt_tokens, cached_tokens + 1 AS cached_tokens,
+                external_tokens + 1 AS external_tokens, output_tokens + 1 AS output_tokens, chunks + 1 AS chunks
+            FROM /* parts/spans.sql */
+            WHERE name IN ('prefill', 'prefill.queue', 'prefill.compute', 'decode', 'decode.admission',
+                'decode.remote_wait', 'decode.queue', 'decode.first_step', 'notification')
+        )
         GROUP BY leg
+        HAVING seen != 0
     ),
 
-    -- A rank's transfer for a leg: of its wires the one that landed last, and the post that returned when it began. Times and
-    -- numbers that nobody saw are 0 here (an aggregate of plain integers costs a tenth of one of tuples).
+    -- A rank's transfer for a leg: of its wires the one that landed last, and the post that returned when it began.
     ranks AS (
         SELECT
-            leg, toString(rank) AS rank,
+            leg, rank_word,
             countIf(is_wire) > 0 AS has_wire,
             argMaxIf(begin, finish, is_wire) AS wire_begin,
-            argMaxIf(landed_after_at + shift, finish, is_wire) AS landed_after,
-            argMaxIf(landed_before_at + shift, finish, is_wire) AS landed_done,
+            argMaxIf(landed_after_at, finish, is_wire) AS landed_after,
+            argMaxIf(landed_before_at, finish, is_wire) AS landed_done,
             argMaxIf(bytes, finish, is_wire) AS moved,
             argMaxIf(descriptors, finish, is_wire) AS descriptors,
             groupArrayIf(begin, name = 'post') AS begins,
@@ -73,116 +89,160 @@ WITH
                 indexOf(ends, arraySort(e -> abs(e - if(has_wire, wire_begin, 9000000000000000000)), ends)[1])) AS nearest,
             begins[nearest] AS post_begin,
             ends[nearest] AS post_end,
-            anyIf(toString(direction), name = 'post') AS direction,
-            anyIf(toString(peer), peer != '') AS peer,
-            anyIf(peer_id, peer_id != '') AS peer_id,
-            maxIf(registration_seen_at + shift, name = 'pairing' AND registration_seen_at != 0) AS reg_seen,
-            maxIf(begin, name = 'notification') AS notified,
+            maxIf(direction_word, name = 'post') AS direction,
+            max(peer_word) AS peer,
+            max(peer_hash) AS peer_hash,
+            maxIf(registration_seen_at, name = 'pairing') AS reg_seen,
             -- What makes a rank the slowest: landed last, then posted last, then registered last.
-            toUInt256(if(has_wire, landed_done, 0)) * pow_128 + toUInt256(post_end) * pow_64 + toUInt256(reg_seen) AS place
-        FROM (SELECT *, name = 'wire' AND outcome IN ('ok', '') AS is_wire FROM spans)
-        WHERE name IN ('post', 'wire', 'pairing', 'notification')
-        GROUP BY leg, rank
+            bitShiftLeft(toUInt128(if(has_wire, landed_done, 0)), 64)
+                + if(post_end > 0, 9223372036854775808 + toUInt64(post_end), toUInt64(reg_seen)) AS place
+        FROM (
+            SELECT
+                leg, name, bytes, descriptors,
+                transform(process, shifts.1, shifts.2, toInt64(0)) AS shift,
+                own_begin + shift AS begin,
+                begin + took AS finish,
+                landed_after_at + shift AS landed_after_at,
+                landed_before_at + shift AS landed_before_at,
+                if(registration_seen_at = 0, 0, registration_seen_at + shift) AS registration_seen_at,
+                name = 'wire' AND outcome IN ('ok', '') AS is_wire,
+                CAST(transform(rank, transfer_words.1, range(1, 1 + length(transfer_words.1)), 0) AS UInt16) AS rank_word,
+                CAST(transform(direction, transfer_words.2, range(1, 1 + length(transfer_words.2)), 0) AS UInt16) AS direction_word,
+                CAST(if(peer = '', 0, transform(peer, transfer_words.3, range(1, 1 + length(transfer_words.3)), 0)) AS UInt16) AS peer_word,
+                multiIf(peer_id = '', 0,
+                    peer_id < ':', cityHash64(replaceRegexpOne(peer_id, '^[0-9]+_', '')), cityHash64(peer_id)) AS peer_hash
+            FROM /* parts/spans.sql */
+            WHERE name IN ('post', 'wire', 'pairing')
+        )
+        GROUP BY leg, rank_word
     ),
     -- The slowest rank stands for the leg's transfer.
     transfers AS (
         SELECT
-            leg, countIf(has_post) AS x_ranks, nullIf(max(notified), 0) AS n_seen, max(reg_seen) AS x_seen, max(peer_id) AS x_peer_id,
-            argMax(rank, place) AS x_rank, argMax(direction, place) AS x_direction, argMax(peer, place) AS x_peer,
-            argMax(has_wire, place) AS x_wire, argMax(has_post, place) AS x_post,
-            nullIf(argMax(post_begin, place), 0) AS x_post_begin,
-            nullIf(argMax(if(has_wire, wire_begin, post_end), place), 0) AS x_post_end,
-            if(x_wire, argMax(landed_after, place), NULL) AS x_landed_after,
-            if(x_wire, argMax(landed_done, place), NULL) AS x_landed_done,
-            if(x_wire, argMax(moved, place), NULL) AS x_moved,
-            if(x_wire, argMax(descriptors, place), NULL) AS x_descriptors,
-            nullIf(argMax(reg_seen, place), 0) AS x_reg_seen
+            leg, 1 + countIf(has_post) AS x_ranks, max(reg_seen) AS x_seen, max(peer_hash) AS x_peer_hash,
+            argMax(has_wire, place) AS x_wire, argMax(rank_word, place) AS x_rank,
+            argMax(direction, place) AS x_direction, argMax(peer, place) AS x_peer,
+            argMax(post_begin, place) AS x_post_begin,
+            argMax(if(has_wire, wire_begin, post_end), place) AS x_post_end,
+            argMax(landed_after, place) AS x_landed_after, argMax(landed_done, place) AS x_landed_done,
+            argMax(moved, place) AS x_moved, argMax(descriptors, place) AS x_descriptors,
+            argMax(reg_seen, place) AS x_reg_seen
         FROM ranks
         GROUP BY leg
     ),
 
-    -- Children of n > 1 are `<index>_<id>` of one request, so their common id makes the meeting.
     met AS (
         SELECT
             *,
-            if(mode = 'push', if(side = 'd', id, x_peer_id), if(side = 'p', id, if(root_peer_id != '', root_peer_id, x_peer_id)))
+            is_d != is_push AS posts_here,
+            multiIf(is_push, if(is_d, own_id, x_peer_hash), NOT is_d, own_id, if(root_peer != 0, root_peer, x_peer_hash))
                 AS named,
-            if(coalesce(named, '') = '', cityHash64(side, leg),
-                cityHash64(if(named < ':', replaceRegexpOne(assumeNotNull(named), '^[0-9]+_', ''), assumeNotNull(named)))) AS meeting
+            if(named = 0, cityHash64(is_d, leg), named) AS meeting,
+            -- The leg that came first stands for its siblings (n > 1, or a leg that was tried again).
+            bitShiftLeft(toUInt128(if(first = 0, 4611686018427387903, first)), 66) + bitShiftLeft(toUInt128(seen), 4)
+                + toUInt8(least(child - 48, 15)) AS place
         FROM legs
         LEFT JOIN transfers USING (leg)
     ),
-    -- The leg that came first stands for its siblings (n > 1, or a leg that was tried again).
     chosen AS (
-        SELECT *, uniqExact(side) OVER (PARTITION BY meeting) AS sides
-        FROM (
-            SELECT
-                *,
-                row_number() OVER (PARTITION BY meeting, side ORDER BY first IS NULL, first, seen, id) AS place,
-                count() OVER (PARTITION BY meeting, side) - 1 AS others
-            FROM met
-        )
-        WHERE place = 1
+        SELECT
+            meeting,
+            countIf(is_d) AS d_legs, countIf(NOT is_d) AS p_legs,
+            argMin(trace_hash, place) AS trace_hash, min(seen) AS seen,
+            argMinIf(leg, place, NOT is_d) AS p_leg,
+            argMinIf(start, place, NOT is_d) AS p_start,
+            argMinIf(if(dequeued != 0, dequeued, computing), place, NOT is_d) AS p_sched,
+            argMinIf(first, place, NOT is_d) AS p_end,
+            argMinIf(chunks, place, NOT is_d) AS p_chunks, argMinIf(cached_tokens, place, NOT is_d) AS p_cached,
+            argMinIf(finish_reason, place, NOT is_d) AS p_finish, argMinIf(prompt_tokens, place, NOT is_d) AS p_prompt,
+            argMinIf(leg, place, is_d) AS d_leg,
+            argMinIf(start, place, is_d) AS d_start,
+            argMinIf(if(admitted != 0, admitted, waiting), place, is_d) AS d_alloc,
+            argMinIf(if(waited != 0, waited, queued), place, is_d) AS d_told,
+            argMinIf(if(dequeued != 0, dequeued, computing), place, is_d) AS d_sched,
+            argMinIf(first, place, is_d) AS d_first, argMinIf(ended, place, is_d) AS d_end,
+            argMinIf(waited != 0, place, is_d) AS d_waited, argMinIf(wait_outcome, place, is_d) AS d_wait_outcome,
+            argMinIf(finish_reason, place, is_d) AS d_finish, argMinIf(prompt_tokens, place, is_d) AS d_prompt,
+            argMinIf(output_tokens, place, is_d) AS d_output, argMinIf(external_tokens, place, is_d) AS d_external,
+            argMinIf(notified, place, is_d) AS d_notified,
+            -- The side that posts: D in pull, P in push.
+            argMinIf(x_ranks, place, posts_here) AS x_ranks, argMinIf(x_wire, place, posts_here) AS x_wire,
+            argMinIf(x_rank, place, posts_here) AS x_rank, argMinIf(x_direction, place, posts_here) AS x_direction,
+            argMinIf(x_peer, place, posts_here) AS x_peer,
+            argMinIf(x_post_begin, place, posts_here) AS x_post_begin,
+            argMinIf(x_post_end, place, posts_here) AS x_post_end,
+            argMinIf(x_landed_after, place, posts_here) AS x_landed_after,
+            argMinIf(x_landed_done, place, posts_here) AS x_landed_done,
+            argMinIf(x_moved, place, posts_here) AS x_moved, argMinIf(x_descriptors, place, posts_here) AS x_descriptors,
+            argMinIf(if(x_reg_seen != 0, x_reg_seen, x_seen), place, posts_here) AS x_reg_seen
+        FROM met
+        GROUP BY meeting
     ),
     -- Legs that met nobody are numbered by their trace; the others need no place, so that nothing is sorted for them.
-    joined AS (
-        SELECT *, side = if(mode = 'push', 'p', 'd') AS posts_here, if(sides = 2, meeting, cityHash64(trace,
-            row_number() OVER (PARTITION BY if(sides = 2, 0, cityHash64(trace, side)) ORDER BY if(sides = 2, 0, seen)))) AS attempt
+    numbered AS (
+        SELECT *, p_legs > 0 AND d_legs > 0 AS both, if(both, meeting, cityHash64(trace_hash, row_number() OVER (
+            PARTITION BY if(both, 0, cityHash64(trace_hash, d_legs > 0)) ORDER BY if(both, 0, seen)))) AS attempt
         FROM chosen
     ),
+    -- Each column has its value on one side only, so that the sum is that value.
     attempts AS (
         SELECT
-            anyIf(mode, mode != '') AS mode,
-            anyOrNullIf(engine, side = 'p') AS p_engine, anyOrNullIf(id, side = 'p') AS p_id,
-            anyOrNullIf(trace, side = 'p') AS p_trace, anyOrNullIf(key, side = 'p') AS p_key,
-            anyOrNullIf(boot, side = 'p') AS p_boot,
-            anyIf(start, side = 'p') AS p_start, anyIf(sched, side = 'p') AS p_sched, anyIf(first, side = 'p') AS p_end,
-            anyIf(chunks, side = 'p') AS p_chunks, anyIf(cached_tokens, side = 'p') AS p_cached,
-            anyIf(finish_reason, side = 'p') AS p_finished, anyIf(prompt_tokens, side = 'p') AS p_prompt,
-            anyOrNullIf(engine, side = 'd') AS d_engine, anyOrNullIf(id, side = 'd') AS d_id,
-            anyOrNullIf(trace, side = 'd') AS d_trace, anyOrNullIf(key, side = 'd') AS d_key,
-            anyOrNullIf(boot, side = 'd') AS d_boot,
-            anyIf(start, side = 'd') AS d_start, anyIf(alloc, side = 'd') AS d_alloc, anyIf(told, side = 'd') AS d_told,
-            anyIf(sched, side = 'd') AS d_sched, anyIf(first, side = 'd') AS d_first, anyIf(ended, side = 'd') AS d_end,
-            anyOrNullIf(waited, side = 'd') AS d_waited, anyIf(wait_outcome, side = 'd') AS d_wait_outcome,
-            anyIf(finish_reason, side = 'd') AS d_finished, anyIf(prompt_tokens, side = 'd') AS d_prompt,
-            anyIf(output_tokens, side = 'd') AS d_output, anyIf(external_tokens, side = 'd') AS d_external,
-            anyIf(n_seen, side = 'd') AS d_notified,
-            sumIf(others, side = 'd') AS siblings,
-            -- The side that posts: D in pull, P in push.
-            anyOrNullIf(x_ranks, posts_here) AS ranks,
-            anyOrNullIf(x_rank, posts_here) AS x_rank, anyOrNullIf(x_direction, posts_here) AS x_direction,
-            anyIf(x_peer, posts_here) AS x_peer,
-            anyIf(x_post_begin, posts_here) AS x_post_begin, anyIf(x_post_end, posts_here) AS x_post_end,
-            anyIf(x_landed_after, posts_here) AS x_landed_after, anyIf(x_landed_done, posts_here) AS x_landed_done,
-            anyIf(x_moved, posts_here) AS x_moved, anyIf(x_descriptors, posts_here) AS x_descriptors,
-            anyIf(x_reg_seen, posts_here) AS x_reg_seen,
-            anyIf(x_seen, posts_here) AS last_seen
-        FROM joined
+            sum(p_leg) AS p_leg, sum(d_leg) AS d_leg, sum(greatest(d_legs, 1) - 1) AS siblings,
+            sum(p_start) AS p_start, sum(p_sched) AS p_sched, sum(p_end) AS p_end, sum(p_chunks) AS p_chunks,
+            sum(p_cached) AS p_cached, sum(p_finish) AS p_finish, sum(p_prompt) AS p_prompt,
+            sum(d_start) AS d_start, sum(d_alloc) AS d_alloc, sum(d_told) AS d_told, sum(d_sched) AS d_sched,
+            sum(d_first) AS d_first, sum(d_end) AS d_end, sum(d_waited) AS d_waited, sum(d_wait_outcome) AS d_wait_outcome,
+            sum(d_finish) AS d_finish, sum(d_prompt) AS d_prompt, sum(d_output) AS d_output, sum(d_external) AS d_external,
+            sum(d_notified) AS d_notified,
+            sum(x_ranks) AS x_ranks, sum(x_wire) AS x_wire, sum(x_rank) AS x_rank, sum(x_direction) AS x_direction,
+            sum(x_peer) AS x_peer, sum(x_post_begin) AS x_post_begin, sum(x_post_end) AS x_post_end,
+            sum(x_landed_after) AS x_landed_after, sum(x_landed_done) AS x_landed_done, sum(x_moved) AS x_moved,
+            sum(x_descriptors) AS x_descriptors, sum(x_reg_seen) AS x_reg_seen
+        FROM numbered
         GROUP BY attempt
     )
 SELECT
-    mode, p_engine, p_id, p_trace, p_key, d_engine, d_id, d_trace, d_key, siblings,
-    arrayDistinct(arrayFilter(b -> b != '', [coalesce(p_boot, ''), coalesce(d_boot, '')])) AS boots,
-    p_boot, d_boot,
-    coalesce(nullIf(p_prompt, -1), nullIf(d_prompt, -1)) AS prompt_tokens,
-    nullIf(p_cached, -1) AS cached_tokens,
-    nullIf(p_chunks, -1) AS chunks,
-    nullIf(p_finished, '') AS p_finish,
-    nullIf(d_finished, '') AS d_finish,
-    nullIf(d_output, -1) AS output_tokens,
-    nullIf(d_external, -1) AS external_tokens,
-    CAST(d_waited AS Nullable(Bool)) AS waited,
-    nullIf(d_wait_outcome, '') AS wait_outcome,
-    p_start, p_sched, p_end, d_start, d_alloc, d_told, d_sched, d_first, d_end,
+    if(p_leg != 0 AND p.mode != '' OR d_leg = 0, toString(p.mode), toString(d.mode)) AS mode,
+    if(p_leg = 0, NULL, toString(p.engine)) AS p_engine, if(p_leg = 0, NULL, p.id) AS p_id,
+    if(p_leg = 0, NULL, p.trace) AS p_trace, if(p_leg = 0, NULL, p.key) AS p_key,
+    if(d_leg = 0, NULL, toString(d.engine)) AS d_engine, if(d_leg = 0, NULL, d.id) AS d_id,
+    if(d_leg = 0, NULL, d.trace) AS d_trace, if(d_leg = 0, NULL, d.key) AS d_key,
+    siblings,
+    if(p_leg = 0, NULL, toString(p.boot)) AS p_boot, if(d_leg = 0, NULL, toString(d.boot)) AS d_boot,
+    coalesce(nullIf(p_prompt, 0), nullIf(d_prompt, 0)) - 1 AS prompt_tokens,
+    nullIf(p_cached, 0) - 1 AS cached_tokens,
+    nullIf(p_chunks, 0) - 1 AS chunks,
+    nullIf(leg_words.1[p_finish], '') AS p_finish,
+    nullIf(leg_words.1[d_finish], '') AS d_finish,
+    nullIf(d_output, 0) - 1 AS output_tokens,
+    nullIf(d_external, 0) - 1 AS external_tokens,
+    CAST(if(d_leg = 0, NULL, d_waited) AS Nullable(Bool)) AS waited,
+    nullIf(leg_words.2[d_wait_outcome], '') AS wait_outcome,
+    nullIf(p_start, 0) AS p_start, nullIf(p_sched, 0) AS p_sched, nullIf(p_end, 0) AS p_end,
+    nullIf(d_start, 0) AS d_start, nullIf(d_alloc, 0) AS d_alloc, nullIf(d_told, 0) AS d_told,
+    nullIf(d_sched, 0) AS d_sched, nullIf(d_first, 0) AS d_first, nullIf(d_end, 0) AS d_end,
     if(mode = 'push', p_engine, d_engine) AS x_engine,
-    ranks AS x_ranks, x_rank, x_direction,
-    coalesce(nullIf(attempts.x_peer, ''), if(mode = 'push', d_engine, p_engine)) AS x_peer,
-    x_post_begin AS post_start, x_post_end AS post_end, x_landed_after AS landed_after, x_landed_done AS landed_done,
-    x_moved AS bytes, x_descriptors AS descriptors,
-    coalesce(x_reg_seen, nullIf(last_seen, 0)) AS reg_seen,
+    toUInt64(nullIf(x_ranks, 0) - 1) AS x_ranks,
+    if(x_rank = 0, NULL, transfer_words.1[x_rank]) AS x_rank,
+    if(x_rank IS NULL, NULL, transfer_words.2[attempts.x_direction]) AS x_direction,
+    coalesce(nullIf(transfer_words.3[attempts.x_peer], ''), if(mode = 'push', d_engine, p_engine)) AS x_peer,
+    nullIf(x_post_begin, 0) AS post_start, nullIf(x_post_end, 0) AS post_end,
+    if(x_wire != 0, x_landed_after, NULL) AS landed_after, if(x_wire != 0, x_landed_done, NULL) AS landed_done,
+    if(x_wire != 0, x_moved, NULL) AS bytes, if(x_wire != 0, x_descriptors, NULL) AS descriptors,
+    nullIf(x_reg_seen, 0) AS reg_seen,
     -- In push the notification on D bounds the landing from above as well, if D has P's clock.
-    if(mode = 'push' AND p_boot = d_boot, d_notified, NULL) AS notified_at
+    if(mode = 'push' AND p_boot = d_boot, nullIf(d_notified, 0), NULL) AS notified_at
 FROM attempts
-ORDER BY coalesce(p_start, d_start), p_id, d_id
-SETTINGS join_use_nulls = 1
+LEFT JOIN (
+    SELECT leg, engine, id, trace, key, mode, boot
+    FROM /* parts/spans.sql */
+    WHERE name IN ('prefill', 'prefill.queue', 'prefill.compute')
+    LIMIT 1 BY leg
+) AS p ON p.leg = attempts.p_leg
+LEFT JOIN (
+    SELECT leg, engine, id, trace, key, mode, boot
+    FROM /* parts/spans.sql */
+    WHERE name IN ('decode', 'decode.admission', 'decode.remote_wait', 'decode.queue', 'decode.first_step')
+    LIMIT 1 BY leg
+) AS d ON d.leg = attempts.d_leg
+SETTINGS join_use_nulls = 0

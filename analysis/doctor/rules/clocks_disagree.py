@@ -29,10 +29,16 @@ def check(facts: Facts) -> Finding | None:
     middle = float(moved["clocks_apart_ns"].median()) / 1e6  # type: ignore[arg-type]
     return RULE.find(
         f"clocks of hosts differ in {moved.height} requests, by at least {middle:.1f} ms at the median",
-        moved.with_columns(disorder_ns=pl.col("disorder"), hosts=pl.col("boots").list.len()),
+        moved.with_columns(disorder_ns=pl.col("disorder"), hosts=count_boots()),
         facts.budgets.height,
         columns=("request_id", "clocks_apart_ns", "disorder_ns", "hosts", "p_engine", "d_engine"),
     )
+
+
+def count_boots() -> pl.Expr:
+    """Count the boots that a request's engines are known to have run on."""
+    boots = pl.concat_list(pl.when(pl.col(name) != "").then(pl.col(name)) for name in ("p_boot", "d_boot"))
+    return boots.list.drop_nulls().list.n_unique()
 
 
 RULE = Rule(
