@@ -6,7 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
+
+import numpy as np
 
 from .pieces import PIECE_BYTES, PROTOBUF, Piece, read_pieces
 
@@ -14,6 +17,7 @@ BATCH_PIECES = 4
 """Pieces that are stored together, full ones: some 370,000 spans."""
 STREAMS = 2
 """Files for what is copied: chDB parses one file with one thread."""
+COUNTED_BYTES, NEWLINE = 1 << 18, ord("\n")
 
 
 @dataclass
@@ -58,18 +62,20 @@ class Batch:
         sizes = {path: path.stat().st_size if path.exists() else 0 for path in self._list_files()}
         with min(sizes, key=lambda path: sizes[path]).open("ab") as file:
             file.write(piece.data)
-            if piece.kind != PROTOBUF and not piece.data.endswith(b"\n"):
+            if piece.kind != PROTOBUF and piece.data[-1:] != b"\n":
                 file.write(b"\n")
 
     def _list_files(self) -> list[Path]:
         return [Path(self.folder.name) / f"{number}.jsonl" for number in range(STREAMS)]
 
 
-def count_lines(data: bytes) -> int:
-    """Count the lines that are not empty."""
-    if b"\n\n" in data or data.startswith(b"\n"):
-        return sum(1 for line in data.split(b"\n") if line)
-    return data.count(b"\n") + (not data.endswith(b"\n"))
+def count_lines(data: bytes | mmap) -> int:
+    """Count lines, empty ones among them, a part at a time so that it stays in the processor's cache."""
+    text = np.frombuffer(data, dtype=np.uint8)
+    ends = sum(
+        np.count_nonzero(text[start : start + COUNTED_BYTES] == NEWLINE) for start in range(0, text.size, COUNTED_BYTES)
+    )
+    return int(ends) + bool(text.size and text[-1] != NEWLINE)
 
 
 def gather_batches(files: tuple[Path, ...], known: set[str], size: int = PIECE_BYTES) -> Iterator[Batch]:

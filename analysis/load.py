@@ -158,7 +158,7 @@ class Stage:
         result.skipped += batch.skipped
         if not batch.digests:
             return
-        bad = self._parse(batch.pattern, batch.kind) if batch.pattern else 0
+        empty, bad = self._parse(batch.pattern, batch.kind) if batch.pattern else (0, 0)
         spans, new = self._insert()
         self._database.command(f"TRUNCATE TABLE {self._name}")
         columns = {
@@ -172,13 +172,13 @@ class Stage:
             {name: json.dumps(values) for name, values in columns.items()},
         )
         result.pieces += len(batch.digests)
-        result.lines += sum(batch.lines)
+        result.lines += sum(batch.lines) - empty
         result.bad_lines += bad + batch.damaged
         result.spans += spans
         result.new_spans += new
 
-    def _parse(self, pattern: str, kind: str) -> int:
-        """Parse files into the stage; returns how many lines were damaged."""
+    def _parse(self, pattern: str, kind: str) -> tuple[int, int]:
+        """Parse files into the stage; returns how many lines were empty and how many damaged."""
         return parse_files(self._database.command, self._database.fetch, self._name, pattern, kind)
 
     def _insert(self) -> tuple[int, int]:
@@ -216,11 +216,11 @@ class ServerStage(Stage):
         self._session.close()
         self._directory.cleanup()
 
-    def _parse(self, pattern: str, kind: str) -> int:
-        bad = parse_files(self._fetch, self._fetch, "scratch", pattern, kind)
+    def _parse(self, pattern: str, kind: str) -> tuple[int, int]:
+        counts = parse_files(self._fetch, self._fetch, "scratch", pattern, kind)
         self._database.insert(self._name, self._fetch("SELECT * FROM scratch WHERE NoSpan = 0", {}))
         self._session.query("TRUNCATE TABLE scratch")
-        return bad
+        return counts
 
     def _fetch(self, sql: str, params: dict[str, Any]) -> Any:
         return self._session.query(sql, "ArrowTable", params=params)
@@ -255,11 +255,12 @@ class EmbeddedStage(Stage):
         return spans, different - int(known)
 
 
-def parse_files(command: Any, fetch: Any, table: str, pattern: str, kind: str) -> int:
-    """Parse files of one kind into a table like kvlens_arriving; returns how many lines were damaged."""
+def parse_files(command: Any, fetch: Any, table: str, pattern: str, kind: str) -> tuple[int, int]:
+    """Parse files of one kind into a table like kvlens_arriving; returns how many lines were empty and damaged."""
     if kind == PROTOBUF:
         with keep_schema_aside():
             command(read_sql("import_otlp_protobuf"), {"table": table, "path": pattern})
-        return 0
+        return 0, 0
     command(read_sql("import_otlp_json"), {"table": table, "path": pattern})
-    return int(fetch(f"SELECT count() AS n FROM {table} WHERE NoSpan = 2", {}).to_pylist()[0]["n"])
+    row = fetch(f"SELECT countIf(NoSpan = 3) AS n, countIf(NoSpan = 2) AS bad FROM {table} WHERE NoSpan > 0", {})
+    return int(row["n"][0].as_py()), int(row["bad"][0].as_py())

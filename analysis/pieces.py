@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 PIECE_BYTES = 72 * 1024 * 1024
@@ -42,7 +43,7 @@ class Piece:
 
     file: str
     position: int
-    data: bytes
+    data: bytes | mmap
     kind: str = JSON
     messages: int = 0
     damaged: int = 0
@@ -68,7 +69,7 @@ def read_pieces(path: Path, size: int = PIECE_BYTES) -> Iterator[Piece]:
     with _open(path) as reader:
         if not _is_binary(reader):
             if path.suffix == ".jsonl" and LINKED_BYTES <= path.stat().st_size <= size:
-                yield Piece(path.name, 0, path.read_bytes(), path=path)
+                yield Piece(path.name, 0, _map(path), path=path)
             else:
                 yield from _cut_lines(path.name, reader, size)
             return
@@ -98,6 +99,11 @@ def _open(path: Path) -> io.BufferedReader:
     import pyarrow as pa
 
     return io.BufferedReader(pa.input_stream(str(path), compression="detect"), 1 << 20)
+
+
+def _map(path: Path) -> mmap:
+    with path.open("rb") as file:
+        return mmap(file.fileno(), 0, access=ACCESS_READ)
 
 
 def _is_binary(reader: io.BufferedReader) -> bool:

@@ -1,7 +1,6 @@
--- Read OTLP JSON lines (one ExportTraceServiceRequest per line, as a collector's file exporter writes them too) into
--- a table like kvlens_arriving as the collector's ClickHouse exporter would: attribute values as text, Duration in ns (a span that ends
--- before it starts wraps around, there as here). A line without a span gives
--- one row: NoSpan is 1, and 2 where the line is damaged.
+-- Read OTLP JSON lines (one ExportTraceServiceRequest per line, as a collector's file exporter writes them too) into a table
+-- like kvlens_arriving, as the collector's ClickHouse exporter would: attribute values as text, Duration in ns (a span that
+-- ends before it starts wraps around, there as here). A line without a span gives one row whose NoSpan says why.
 INSERT INTO {table:Identifier}
 WITH
     'Array(Tuple(key String, value Map(String, String)))' AS kv_type,
@@ -23,15 +22,15 @@ WITH
     attributes -> mapFromArrays(arrayMap(kv -> kv.1, attributes), arrayMap(kv -> to_text(kv.2), attributes)) AS to_map,
     scopes AS (
         SELECT
-            is_damaged, to_map(rs.resource.attributes) AS resource, /* parts/resource_columns.sql */,
+            reason, to_map(rs.resource.attributes) AS resource, /* parts/resource_columns.sql */,
             arrayJoin(emptyArrayToSingle(rs.scopeSpans)) AS sc
         FROM (
             SELECT
                 JSONExtract(line, 'resourceSpans', line_type) AS found,
-                empty(found) AND NOT isValidJSON(if(empty(found), line, '{}')) AS is_damaged,
+                -- What a line without a span is: empty (3), damaged (2) or none of ours (1).
+                multiIf(line = '', 3, isValidJSON(if(empty(found), line, '{}')), 1, 2) AS reason,
                 arrayJoin(emptyArrayToSingle(found)) AS rs
             FROM file({path:String}, 'LineAsString', 'line String')
-            WHERE line != ''
         )
     )
 SELECT
@@ -59,11 +58,11 @@ SELECT
     arrayMap(l -> to_map(l.attributes), s.links),
     Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
     Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
-    is_hollow + is_damaged
+    if(is_hollow, reason, 0)
 FROM (
     -- Named one by one: what is not there is not copied for every span.
     SELECT
-        is_damaged, empty(sc.spans) AS is_hollow, resource, service, sc.scope.name AS scope_name,
+        reason, empty(sc.spans) AS is_hollow, resource, service, sc.scope.name AS scope_name,
         sc.scope.version AS scope_version,
         Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
         Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
