@@ -57,7 +57,7 @@ SELECT
     arrayMap(l -> l.traceState, s.links),
     arrayMap(l -> to_map(l.attributes), s.links),
     Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
-    Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
+    Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns, Resource_process,
     if(is_hollow, reason, 0)
 FROM (
     -- Named one by one: what is not there is not copied for every span.
@@ -65,7 +65,7 @@ FROM (
         reason, empty(sc.spans) AS is_hollow, resource, service, sc.scope.name AS scope_name,
         sc.scope.version AS scope_version,
         Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
-        Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
+        Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns, Resource_process,
         arrayJoin(emptyArrayToSingle(sc.spans)) AS s
     FROM scopes
 )

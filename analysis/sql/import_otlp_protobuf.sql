@@ -56,14 +56,14 @@ SELECT
     arrayMap(l -> l.trace_state, s.links),
     arrayMap(l -> to_map(l.attributes), s.links),
     Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
-    Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
+    Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns, Resource_process,
     0
 FROM (
     -- Named one by one: what is not there is not copied for every span.
     SELECT
         resource, service, sc.scope.name AS scope_name, sc.scope.version AS scope_version,
         Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
-        Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns,
+        Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns, Resource_process,
         arrayJoin(sc.spans) AS s
     FROM scopes
 )

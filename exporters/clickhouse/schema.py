@@ -45,6 +45,9 @@ RESOURCE_KEYS = (
 )  # fmt: skip
 """What the typed tables need of a resource, in the order of kvlens_arriving."""
 
+PROCESS = "concat(boot, ' ', toString(unix), ' ', toString(perf))"
+"""How the typed tables name a process: one more column of kvlens_arriving, Resource_process."""
+
 _RESOURCE = re.compile(r"ResourceAttributes\['([\w.]+)'\]")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _CLUSTER = re.compile(r"\{?[\w.-]+\}?")
@@ -138,7 +141,8 @@ def render_embedded_statements(layout: Layout) -> list[str]:
 
 def render_arriving(table: str, source: str, engine: str) -> str:
     """Return the statement that makes a table of what a message's spans have on their way in."""
-    columns = ", ".join(f"toLowCardinality('') AS {name_resource(key)}" for key in RESOURCE_KEYS)
+    names = [*map(name_resource, RESOURCE_KEYS), "Resource_process"]
+    columns = ", ".join(f"toLowCardinality('') AS {name}" for name in names)
     return _fill("kvlens_arriving", table=table, source=source, engine=engine, columns=columns)
 
 
@@ -167,7 +171,7 @@ def read_part(name: str) -> str:
 
 def read_arriving_part(name: str, table: str) -> str:
     """Return the same sub-select over a table like kvlens_arriving: what it asks of a resource is a column there."""
-    text = _RESOURCE.sub(lambda found: name_resource(found[1]), read_part(name))
+    text = _RESOURCE.sub(lambda found: name_resource(found[1]), read_part(name)).replace(PROCESS, "Resource_process")
     return text.replace("{table:Identifier}", f"(SELECT * FROM {table} WHERE NoSpan = 0)")
 
 

@@ -27,7 +27,7 @@ from analysis.sources import find_fast_tables, open_source, read_address
 from analysis.synthetic.parameters import Fault, Parameters
 from analysis.synthetic.write import write_run
 from exporters.clickhouse.database import open_database
-from exporters.clickhouse.schema import FAST_TABLES, RESOURCE_KEYS, SPAN_IDS, name_resource, read_part
+from exporters.clickhouse.schema import FAST_TABLES, PROCESS, RESOURCE_KEYS, SPAN_IDS, name_resource, read_part
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "runs" / "push"
 IDS = ("traceId", "spanId", "parentSpanId")
@@ -140,7 +140,12 @@ def test_what_is_asked_of_a_resource_has_a_column() -> None:
     parts = "".join(read_part(name.removeprefix("kvlens_")) for name in (*FAST_TABLES, SPAN_IDS))
     assert set(re.findall(r"ResourceAttributes\['([\w.]+)'\]", parts)) == set(RESOURCE_KEYS)
     for name in ("import_otlp_json", "import_otlp_protobuf"):
-        assert re.findall(r"AS (Resource_\w+)", read_sql(name)) == [name_resource(key) for key in RESOURCE_KEYS]
+        assert re.findall(r"AS (Resource_\w+)", read_sql(name)) == [
+            *map(name_resource, RESOURCE_KEYS),
+            "Resource_process",
+        ]
+    for name in ("spans", "processes"):
+        assert PROCESS in read_part(name)
 
 
 def test_typed_tables_hold_what_their_sub_selects_say(synthetic) -> None:
