@@ -1,12 +1,14 @@
-"""Transfer parameters that cannot be true: blocks of nobody, an expiry in the past of all pasts, a clock that jumped.
+"""Transfer parameters that cannot be true: blocks of nobody or offered twice, an expiry before all time, a clock jump.
 
 Such parameters come from a router that mixes conversations up, keeps them across an engine's restart, or from a clock
-that was set. vLLM does not check most of them: a read of other blocks succeeds, and the answer is made of them.
+that was set. Blocks that were read or declined once have been freed since: offered again, they may be somebody else's.
+vLLM does not check most of this: a read of other blocks succeeds, and the answer is made of them.
 
-Finding: one `validation` event with the reason `foreign_engine`, `block_id_out_of_range`, `negative_expiry` or
-`clock_jump`.
+Finding: one `validation` event with the reason `foreign_engine`, `block_id_out_of_range`, `negative_expiry`,
+`stale_offer` or `clock_jump`.
 
-Remedy: forget a conversation's parameters when its decode engine restarts, and pass them on untouched.
+Remedy: forget a conversation's parameters when its decode engine restarts, offer each turn's parameters once, and pass
+them on untouched.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import polars as pl
 from ..facts import Facts
 from ..finding import ERROR, Finding, Rule
 
-REASONS = ("foreign_engine", "block_id_out_of_range", "negative_expiry", "clock_jump")
+REASONS = ("foreign_engine", "block_id_out_of_range", "negative_expiry", "stale_offer", "clock_jump")
 
 
 def check(facts: Facts) -> Finding | None:
@@ -36,7 +38,7 @@ def check(facts: Facts) -> Finding | None:
 RULE = Rule(
     "foreign-parameters",
     ERROR,
-    "the router must forget a conversation's kv_transfer_params when its decode engine restarts, and pass them on "
-    "unchanged, to the same model and block size",
+    "the router must forget a conversation's kv_transfer_params when its decode engine restarts, offer those of each "
+    "turn once, and pass them on unchanged, to the same model and block size",
     check,
 )
