@@ -123,6 +123,9 @@ def test_a_fetch_is_one_decision_with_its_grounds_however_often_the_scheduler_as
         (NOTHING, {}, "none", "no_remote_metadata", None),
         ({**OFFERED, "remote_block_ids": []}, {}, "none", "no_remote_metadata", None),
         ({**OFFERED, "remote_num_tokens": 40}, {}, "recompute", "below_threshold", 40),
+        ({**OFFERED, "remote_num_tokens": 63}, {}, "recompute", "below_threshold", 63),
+        # From the threshold on vLLM fetches: what is not fetched then was ruled out by the request.
+        ({**OFFERED, "remote_num_tokens": 64}, {}, "none", "disabled", 64),
         ({**OFFERED, "remote_num_tokens": 300}, {"local": 256}, "recompute", "below_threshold", 44),
         (OFFERED, {"local": 256}, "local", "local_cache_covers", 0),
         ({**OFFERED, "remote_num_tokens": 0}, {}, "none", "nothing_to_fetch", 0),
@@ -339,6 +342,18 @@ def test_the_worker_says_why_a_fetch_brought_nothing(worker_events: list[tuple[A
     (span,) = run_both(worker_events)
     assert (span["decision"], span["reason"]) == ("fetch", reason)
     assert (span["fetch_ns"], span["recompute_ns"]) == (18 * MS, pytest.approx(100 * MS * 256 / 300, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("why", "seconds_left", "reason"),
+    [("", 6.0, "expired"), ("", 6.001, "fetch_failed_recomputed"), ("", None, "fetch_failed_recomputed"),
+     ("failed", 6.0, "fetch_failed_recomputed"), ("expired", 60.0, "expired")],
+)  # fmt: skip
+def test_without_the_workers_word_a_fetch_close_to_the_expiry_has_failed_for_it(
+    why: str, seconds_left: float | None, reason: str
+) -> None:
+    """The worker declines from 5 s before the expiry on, and a second may pass until it looks."""
+    assert decide.name_failure(RequestState("r", True, 0, 300), why, seconds_left) == reason
 
 
 def test_a_request_that_ends_with_its_fetch_before_that_is_told() -> None:
