@@ -32,7 +32,20 @@ def add_progress(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _wait_in_pull() -> pl.Expr:
-    return _walk(PULL_CHAIN, pl.lit("route"))
+    stuck = pl.col("p_alloc").is_not_null() & pl.col("p_sched").is_null() & _has_no_end()
+    return (
+        pl.when(stuck & pl.col("d_start").is_null())
+        .then(pl.lit("readback"))
+        .otherwise(_walk(PULL_CHAIN, pl.lit("route")))
+    )
+
+
+def _has_no_end() -> pl.Expr:
+    """Whether a request ended in its readback; what failed may still be computed, unless the request failed with it."""
+    failed = (pl.col("rb_outcome") == "failed") & (pl.col("p_finish") == "finished_error")
+    return pl.col("p_told").is_null() | (pl.col("rb_outcome").is_in(["aborted", "unknown"]) | failed).fill_null(
+        value=False
+    )
 
 
 def _wait_in_push() -> pl.Expr:

@@ -84,8 +84,8 @@ SPANS: tuple[Span, ...] = (
         "Bidirectional: P reads an earlier turn's blocks back from D. The transfer itself are P's own `post`, `wire` "
         "and `completion` spans (direction READ) in the trace of P's request; their `peer_request_id` is D's request "
         "of the earlier turn.",
-        (Attribute("outcome", "", "ok or failed"), BLOCKS,
-         Attribute("external_tokens", "tokens", "tokens that the fetch brings")),
+        (Attribute("outcome", "", "ok, failed, aborted (the request ended before that) or unknown (the engine did)"),
+         BLOCKS, Attribute("external_tokens", "tokens", "tokens that the fetch brings")),
     ),
     Span(
         PREFILL_COMPUTE, P_SCHEDULER, "first scheduled", "prompt done", "Prompt computation, all chunks.",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+FAILED = frozenset({"finished_error"})
+"""vLLM's final statuses of a request that failed."""
+
 
 @dataclass(slots=True)
 class BlockUsage:

@@ -15,7 +15,7 @@ from .events import Event
 from .identity import derive_trace_id, request_key
 from .leases import LeaseLedger
 from .request_spans import RequestEmitter, peer_root_id, with_request
-from .request_state import RequestState
+from .request_state import FAILED, RequestState
 from .reuse_table import (
     AWAITING_NEXT_TURN,
     FINISHED_AWAITING_TRANSFER,
@@ -136,6 +136,17 @@ class SchedulerSpans:
         for request_id in sent:
             self._leases.release(request_id, at)
 
+    def _emit_endless_wait(self, state: RequestState, at: int, outcome: str) -> None:
+        """Say of a readback that nobody heard the end of how long it was waited for: nothing else names such a request.
+
+        A decode request's admission says that already.
+        """
+        assert state.allocated is not None
+        attributes: Attributes = {
+            "outcome": outcome, "blocks": state.blocks, "external_tokens": state.external_tokens,
+        }  # fmt: skip
+        self._emit(state, names.PREFILL_REMOTE_WAIT, state.allocated, at, attributes)
+
     def _end_receive(self, state: RequestState, at: int, *, failed: bool) -> None:
         """Note that the KV is here or won't come (by policy the request then ends before that is told)."""
         assert state.allocated is not None
@@ -224,6 +235,8 @@ class SchedulerSpans:
             state.kept = state.usage.blocks
             if status in FAILED:
                 self._end_receive(state, at, failed=True)
+            elif state.is_prefill:
+                self._emit_endless_wait(state, at, "aborted")
         state.usage.stop(at)
         state.finish = (at, status, output_tokens)
         state.blocks = blocks or state.blocks
@@ -263,6 +276,10 @@ class SchedulerSpans:
 
     def close(self, at: int) -> None:
         """Emit the spans that are still open when the engine shuts down, with an unknown outcome."""
+        for state in [one for one in self._requests.values() if one.is_prefill and one.awaits_receive]:
+            self._emit_endless_wait(state, at, "unknown")
+            state.finish = (at, "unknown", 0)
+            self._finish(state)
         self._decisions.close(self._requests.values(), at)
         self._leases.close(at)
 
@@ -283,6 +300,3 @@ class SchedulerSpans:
             span_id=self._factory.root_id(state.request_id), parent_id=self._traces.parent_id(state.request_id),
             kind=SpanKind.SERVER, links=links, error=attributes["finish_reason"] in FAILED,
         )  # fmt: skip
-
-
-FAILED = frozenset({"finished_error"})

@@ -19,6 +19,7 @@ from ..clock import Clock
 from ..compat import PUSH_REGISTRATION_PREFIX
 from ..events import Event
 from ..guard import guard
+from ..request_state import FAILED
 from ..spans import SpanSink
 from . import catalogue as table
 from .classes import ClassSeconds
@@ -85,6 +86,7 @@ class Collector:
         self._classes = ClassSeconds(identity.mode, self.facts, self._add)
         self._waiting = PushWaiting(limit)
         self._gatherer = FactGatherer(limit)
+        self._abandoned: OrderedDict[str, None] = OrderedDict()  # aborted while their KV was still to come
         self._dispatchable: OrderedDict[str, int] = OrderedDict()  # request -> Unix ns since when it could be posted
         self._peers: OrderedDict[str, tuple[int | None, int | None]] = OrderedDict()
         self._learned: dict[str, tuple[int | None, int | None]] = {}
@@ -223,9 +225,11 @@ class Collector:
             self._held.reserve(request_id, at, blocks)
 
     def _on_told(self, event: Event) -> None:
-        _, at, received, sent, _failed = event
+        _, at, received, sent, failed = event
         self._touched = True
         for request_id in received:
+            if self._abandoned.pop(request_id, self) is None:
+                self._add(table.REMOTE_LOADS, ("failed" if request_id in failed else "ok",), 1)
             since = self._held.arrive(request_id)
             if since is not None:
                 self._classes.receive(request_id, at, at - since)
@@ -234,9 +238,13 @@ class Collector:
             self._classes.send(request_id, at)
 
     def _on_finish(self, event: Event) -> None:
-        _, at, request_id, _status, _computed, _output, blocks, kept = event
+        _, at, request_id, status, _computed, _output, blocks, kept = event
         self._touched = True
-        self._held.finish(request_id, at, blocks, kept=kept)
+        # One that failed has a span of its wait already.
+        if self._held.finish(request_id, at, blocks, kept=kept) and status not in FAILED:
+            self._abandoned[request_id] = None
+            while len(self._abandoned) > self._limit:
+                self._abandoned.popitem(last=False)
 
     def _on_facts(self, event: Event) -> None:
         for facts in event[2]:

@@ -34,13 +34,19 @@ class HeldBlocks:
         del self._held[request_id]
         return since if reason == table.AWAITING_ARRIVAL else None
 
-    def finish(self, request_id: str, at: int, blocks: int, *, kept: bool) -> None:
-        """Note that a request ended, and whether its blocks stay for the other side."""
+    def finish(self, request_id: str, at: int, blocks: int, *, kept: bool) -> bool:
+        """Note that a request ended, and whether its blocks stay for the other side.
+
+        Returns:
+            Whether its KV was still to come.
+        """
         reason, since, reserved = self._held.get(request_id, ("", 0, 0))
         if reason == table.AWAITING_ARRIVAL:
             self._put(request_id, table.ABORTED_RECEIVE, since, reserved)
-        elif kept:
+            return True
+        if kept:
             self._put(request_id, self._kept_for, at, blocks)
+        return False
 
     def release(self, request_id: str) -> None:
         """Note that a request's blocks were given back."""

@@ -46,8 +46,7 @@ def measure(
     """
     seconds = max(0, nanoseconds) / 1e9
     segment = _SEGMENT_OF.get(name)
-    # A pairing that never came about has no duration of its own: it is counted, and its lease says how long it took.
-    if segment is not None and not (name == spans.PAIRING and _get(attributes, "outcome") != "paired"):
+    if segment is not None and not _is_endless(name, attributes):
         yield table.SEGMENT_SECONDS, (mode, segment), seconds
     if name == spans.WIRE:
         yield from _measure_wire(seconds, attributes, backend)
@@ -57,6 +56,17 @@ def measure(
         yield table.REQUESTS, (name, _text(attributes, "finish_reason")), 1
     else:
         yield from _measure_other(name, seconds, attributes)
+
+
+def _is_endless(name: str, attributes: Mapping[str, Any]) -> bool:
+    """Tell what never came about: it has no duration of its own, its lease says how long it took.
+
+    An unpaired request is counted all the same; a load whose request was aborted once it is told how the load ended.
+    """
+    outcome = _get(attributes, "outcome")
+    return (name == spans.PAIRING and outcome != "paired") or (
+        name == spans.PREFILL_REMOTE_WAIT and outcome in {"aborted", "unknown"}
+    )
 
 
 def _measure_wire(seconds: float, attributes: Mapping[str, Any], backend: str) -> Iterator[Observation]:
@@ -86,7 +96,7 @@ def _measure_other(name: str, seconds: float, attributes: Mapping[str, Any]) -> 
     # A reserved block's wait is the remote wait, which has a segment of its own.
     if name == spans.LEASE and _get(attributes, "reason") not in RESERVED:
         yield table.LEASE_SECONDS, (_text(attributes, "outcome"),), seconds
-    elif name in {spans.DECODE_REMOTE_WAIT, spans.PREFILL_REMOTE_WAIT}:
+    elif name in {spans.DECODE_REMOTE_WAIT, spans.PREFILL_REMOTE_WAIT} and not _is_endless(name, attributes):
         yield table.REMOTE_LOADS, (_text(attributes, "outcome"),), 1
     elif name == spans.HANDSHAKE:
         yield table.HANDSHAKES, (_get(attributes, "reason") or _text(attributes, "outcome"),), 1

@@ -110,6 +110,26 @@ def test_a_remote_wait_is_split_by_the_slowest_rank() -> None:
     assert values(payloads, "held_blocks")["awaiting_arrival",] == 0
 
 
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+@pytest.mark.parametrize(
+    ("status", "failed", "outcome"),
+    [("finished_error", True, "failed"), ("finished_aborted", True, "failed"), ("finished_aborted", False, "ok")],
+)
+def test_a_load_whose_request_ends_first_counts_once(role: str, status: str, failed: bool, outcome: str) -> None:
+    """By policy the request fails before its load is told; a client may give up long before."""
+    process = Process(role, "bidirectional", scheduler=True)
+    process.feed(
+        (events.ARRIVE, 0, D_ID, 300, role == "prefill", role == "decode", "P0", P_ID, None),
+        (events.MATCH, 1, D_ID, 0, 256),
+        (events.ALLOC, 2, D_ID, 256, 8),
+        (events.FINISH, 20, D_ID, status, 0, 0, 8, False),
+        (events.TOLD, 30, (D_ID,), (), frozenset({D_ID} if failed else ())),
+    )
+    payloads = take_payloads(process.deliver())
+    assert values(payloads, "remote_loads_total") == {(outcome,): 1}
+    assert values(payloads, "requests_total") == {(role, status): 1}
+
+
 def test_without_the_workers_word_a_remote_wait_is_unattributed() -> None:
     scheduler = Process("decode", "pull", scheduler=True)
     scheduler.feed((events.ALLOC, 80, D_ID, 99, 4), (events.TOLD, 280, (D_ID,), (), frozenset()))

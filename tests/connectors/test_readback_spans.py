@@ -80,6 +80,25 @@ def test_a_failed_fetch_is_an_error() -> None:
     assert (wait["outcome"], wait["error"]) == ("failed", True)
 
 
+def test_a_request_that_is_stuck_in_its_readback_says_so_when_it_ends() -> None:
+    """Nothing else that it sends tells it from one that waits in the queue."""
+    sink = Sink()
+    feed(make_scheduler(sink, "P0"), *on_scheduler()[:3], (FINISH, 9000, P_ID, "finished_aborted", 0, 0, 8, False))
+    (wait,), (root,) = sink.named("prefill.remote_wait"), sink.named("prefill")
+    assert (wait["start"], wait["end"], wait["outcome"], wait["error"]) == (2, 9000, "aborted", False)
+    assert root["finish_reason"] == "finished_aborted"
+    # An engine that is stopped meanwhile says it in the request's place, once.
+    sink = Sink()
+    scheduler = make_scheduler(sink, "P0")
+    feed(scheduler, *on_scheduler()[:3])
+    scheduler.close(9000 * MS)
+    scheduler.close(9001 * MS)
+    (wait,), (root,) = sink.named("prefill.remote_wait"), sink.named("prefill")
+    assert (wait["end"], wait["outcome"]) == (9000, "unknown")
+    assert (root["end"], root["finish_reason"]) == (9000, "unknown")
+    assert wait["parent"] == root["span"]
+
+
 def test_the_transfer_belongs_to_the_later_turn_and_names_the_earlier_one() -> None:
     sink = Sink()
     feed(make_transfers(sink, "P0"), *on_worker())

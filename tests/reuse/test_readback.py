@@ -103,6 +103,40 @@ def test_stock_prefill_leaves_it_in_the_residual(tmp_path):
     assert row["residual_ms"] > 33.5
 
 
+def strand(world, outcome, finish):
+    """P's second turn ends in its readback: it was never scheduled, and nothing went to D."""
+    key = "c-t1"
+    drop_later = {"prefill.queue", "prefill.compute", "post", "wire"}
+    world.prefill.spans = [
+        span for span in world.prefill.spans if span["traceId"] != trace_of(key) or span["name"] not in drop_later
+    ]
+    world.decode.spans = [span for span in world.decode.spans if span["traceId"] != trace_of(key)]
+    world.router.spans = [span for span in world.router.spans if span["traceId"] != trace_of(key)]
+    ends = {"prefill.remote_wait": ("outcome", outcome), "prefill": ("finish_reason", finish)}
+    for span in world.prefill.spans:
+        name, value = ends.get(span["name"], ("", ""))
+        if span["traceId"] == trace_of(key) and name:
+            span["attributes"] = [kv for kv in span["attributes"] if kv["key"] != f"kv_transfer.{name}"]
+            span["attributes"].append({"key": f"kv_transfer.{name}", "value": {"stringValue": value}})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "finish", "waits_for"),
+    [("aborted", "finished_aborted", "readback"), ("unknown", "unknown", "readback"),
+     ("failed", "finished_error", "readback"), ("failed", "finished_aborted", "prefill_queue"),
+     ("ok", "finished_aborted", "prefill_queue")],
+)  # fmt: skip
+def test_a_request_that_never_came_out_of_its_readback_waits_for_that(tmp_path, outcome, finish, waits_for):
+    """One whose fetch failed or succeeded was left in the queue by what then ended it."""
+    world = make_world()
+    add_conversation(world, "c", 0, [FIRST, Turn(readback=PARTS)])
+    strand(world, outcome, finish)
+    breakdown = break_world(world, tmp_path)
+    (row,) = render_document(breakdown)["unfinished"]
+    assert (row["request_id"], row["waiting_for"]) == ("c-t1", waits_for)
+    assert breakdown.summary["unfinished"]["waiting_for"] == {waits_for: 1}
+
+
 def add_failed_attempt(world, key, before_ms, length_ms=30):
     """P declined the fetch and failed the request; the router sent it again."""
     served = next(s for s in world.prefill.spans if s["name"] == "prefill" and s["traceId"] == trace_of(key))
