@@ -28,6 +28,7 @@ SELECT
     toInt64OrNull(SpanAttributes['kv_transfer.late_ns']) AS late_ns,
     toInt64OrNull(SpanAttributes['kv_transfer.bytes']) AS bytes,
     toInt64OrNull(SpanAttributes['kv_transfer.descriptors']) AS descriptors,
+    toInt64OrNull(SpanAttributes['kv_transfer.landed_after_ns']) + shift AS landed_after,
     toInt64OrNull(SpanAttributes['kv_transfer.landed_before_ns']) + shift AS landed_before,
     toInt64OrNull(SpanAttributes['kv_transfer.nixl_xfer_us']) AS nixl_xfer_us,
     toInt64OrNull(SpanAttributes['kv_transfer.blocks']) AS blocks,

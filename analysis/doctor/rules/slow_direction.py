@@ -3,8 +3,8 @@
 Symptom: pull moves 0.5 GB/s where push moves 49 GB/s on the same pair. Reads and writes can take different
 transports.
 
-Finding: between the same two engines the median rate of one direction is a third or less of the other's, over at
-least five transfers of 1 MiB or more each way.
+Finding: between the same two engines the median of the highest rates that the polls allow in one direction is a third
+or less of the median rate of the other, over at least five transfers of 1 MiB or more each way.
 
 Remedy: the same devices and transports on both engines.
 """
@@ -25,15 +25,16 @@ def check(facts: Facts) -> Finding | None:
     back = routes.rename({"source": "target", "target": "source", "rate": "other_rate", "count": "other_count"})
     slow = (
         routes.join(back, on=["source", "target"])
-        .filter(pl.col("other_rate") >= FACTOR * pl.col("rate"))
-        .with_columns(gb_per_s=pl.col("rate"), other_way_gb_per_s=pl.col("other_rate"))
-        .sort("rate")
+        .filter(pl.col("other_rate") >= FACTOR * pl.col("at_most"))
+        .with_columns(gb_per_s=pl.col("at_most"), other_way_gb_per_s=pl.col("other_rate"))
+        .sort("at_most")
     )
     if slow.is_empty():
         return None
     worst = slow.row(0, named=True)
     return RULE.find(
-        f"{worst['source']} to {worst['target']} moves {worst['rate']:.2f} GB/s, back {worst['other_rate']:.2f} GB/s",
+        f"{worst['source']} to {worst['target']} moves {worst['at_most']:.2f} GB/s at most, "
+        f"back {worst['other_rate']:.2f} GB/s",
         slow,
         routes.height,
         columns=("source", "target", "gb_per_s", "other_way_gb_per_s", "count"),

@@ -1,7 +1,7 @@
 """One pair of engines is much slower than the others: a NIC, a cable, a NUMA mistake.
 
-Finding: among three or more routes between engines the median rate of one is a third or less of the median over
-routes, each over at least five transfers of 1 MiB or more.
+Finding: among three or more routes between engines one has, at most that the polls allow, a third or less of the median
+rate of the routes, each over at least five transfers of 1 MiB or more.
 
 Remedy: what differs on that host.
 """
@@ -22,12 +22,13 @@ def check(facts: Facts) -> Finding | None:
     if routes.height < 3:
         return None
     typical = float(routes["rate"].median())  # type: ignore[arg-type]
-    slow = routes.filter(pl.col("rate") * FACTOR <= typical).with_columns(gb_per_s=pl.col("rate")).sort("rate")
+    slow = routes.filter(pl.col("at_most") * FACTOR <= typical).with_columns(gb_per_s=pl.col("at_most")).sort("at_most")
     if slow.is_empty():
         return None
     worst = slow.row(0, named=True)
     return RULE.find(
-        f"{worst['source']} to {worst['target']} moves {worst['rate']:.2f} GB/s, the typical route {typical:.2f} GB/s",
+        f"{worst['source']} to {worst['target']} moves {worst['at_most']:.2f} GB/s at most, "
+        f"the typical route {typical:.2f} GB/s",
         slow,
         routes.height,
         columns=("source", "target", "gb_per_s", "count"),

@@ -152,9 +152,10 @@ def one_slow_pair(path: Path) -> None:
     for place, process in enumerate(decoders):
         for number in range(COUNT):
             start, took = number * 300 * MS, (8 * MS, 60 * MS)[place]
-            world.emit(process, "wire", start, start + took, request_id=f"x{place}-{number}", rank=0, direction="READ",
+            polled, landed = start + took * 9 // 10, start + took
+            world.emit(process, "wire", start, landed, request_id=f"x{place}-{number}", rank=0, direction="READ",
                        bytes=8 << 20, descriptors=8, peer_engine_id="P0", outcome="ok", polls=2,
-                       landed_after_ns=("at", start), landed_before_ns=("at", start + took))  # fmt: skip
+                       landed_after_ns=("at", polled), landed_before_ns=("at", landed))  # fmt: skip
     finish(world, path)
     for process in decoders:
         world.decode = process
