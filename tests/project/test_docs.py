@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,23 @@ def pages_with(kind: str) -> list[Path]:
     return [page for page in PAGES if any(block.kind == kind for block in BLOCKS[page])]
 
 
-@pytest.mark.parametrize("page", [p for p in pages_with("run") if p not in pages_with("engine")], ids=lambda p: p.name)
+def list_quiet_pages() -> list[Any]:
+    """Pages whose blocks need no engine; each `kvlens` in them starts a database of its own (1.5 s of CPU)."""
+    pages = [page for page in pages_with("run") if page not in pages_with("engine")]
+    commands = {
+        page: [
+            words[0]
+            for block in BLOCKS[page]
+            if block.kind == "run"
+            for words in doc_blocks.split_commands(block.script)
+        ]
+        for page in pages
+    }
+    slow = {page for page in pages if commands[page].count("kvlens") > 1}
+    return [pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page in slow else []) for page in pages]
+
+
+@pytest.mark.parametrize("page", list_quiet_pages())
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     write_sample_runs(tmp_path)
     run_blocks(page, {"run"}, tmp_path)
