@@ -88,7 +88,7 @@ def test_power_for_planted_effects_of_five_percent(count, capsys):
 
 def test_intervals_cover_the_truth():
     """95 % intervals of a mean difference cover the planted effect in about 95 % of repetitions."""
-    covered, repetitions = 0, 200
+    covered, repetitions = 0, 100
     for number in range(repetitions):
         requests = make_requests(80, 900 + number)
         sides = make_run(requests, 2 * number + 1), make_run(requests, 2 * number + 2, scale={"prefill_compute": 1.1})

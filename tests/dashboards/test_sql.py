@@ -40,7 +40,7 @@ def test_panels_agree_with_the_command(mode: str) -> None:
     with open_session([RUNS / mode]) as session:
         rows = ask(session, slowest_sql(Config()))
         assert {row["trace_id"] for row in rows} == set(commands)
-        for row in rows:
+        for number, row in enumerate(rows):
             segments = commands[row["trace_id"]]
             engines = {name: ms for name, ms in segments.items() if name not in BEFORE | AFTER}
             assert row["ttft"] == pytest.approx(sum(engines.values()), abs=0.1)
@@ -48,6 +48,8 @@ def test_panels_agree_with_the_command(mode: str) -> None:
                 {name: segments[name] for name in SAME}, abs=0.06
             )
             assert all(row[name] >= 0 for name, _, _ in BUDGET), row
+            if number % 6:
+                continue  # a query over the whole run for each of the shares
             parts = ask(session, budget_sql(Config()), row["trace_id"])
             assert [part["segment"] for part in parts] == [name for name, _, _ in BUDGET]
             assert sum(part["share"] for part in parts) == pytest.approx(1)
