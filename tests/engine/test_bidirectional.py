@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from pairs import read_spans
+from scrapes import read_metrics, scrape
 from turns import Played, by_key, count_reasons, of_kind, post, wait_until_empty
 
 from analysis.reuse.leases import report_leases
 from analysis.reuse.usage import compare_usage, read_usage
 from analysis.source import open_session
+from instrumented_connectors.metrics import catalogue as table
 from lab.cache_usage import FILE as CACHE_USAGE_FILE
 from lab.history import CHANGED
 from lab.run import Pair
@@ -110,6 +112,7 @@ def played(pair: Pair) -> Played:
     ask_p_directly(pair)
     run.empty_ns = wait_until_empty(pair)
     run.make_references(pair, [workload.id_prefix for workload in (*EQUAL, WRONG)])
+    run.metrics = read_metrics(scrape(pair.prefill))
     pair.stop()
     return run
 
@@ -182,6 +185,16 @@ def test_counts_are_those_that_the_router_knows(played: Played, spans: list[dict
     for record in played.all_records():
         span = turns[record["request_id"]]
         assert (span["conversation_id"], int(span["turn"])) == (record["conversation_id"], record["turn"])
+
+
+@pytest.mark.parametrize(("metric", "name"), [(table.DECISIONS, "decision"), (table.VALIDATIONS, "validation")])
+def test_metrics_count_what_the_spans_tell(
+    played: Played, spans: list[dict[str, Any]], metric: table.Metric, name: str
+) -> None:
+    counted = {labels[0]: count for (of, labels), count in played.metrics.items() if of == metric.name and count}
+    told = count_reasons([span for span in spans if span["name"] == name and span["role"] == "prefill"])
+    assert told
+    assert counted == dict(told)
 
 
 def test_link_to_the_earlier_turn_is_its_decode_request(played: Played, spans: list[dict[str, Any]]) -> None:

@@ -24,12 +24,14 @@ Record = dict[str, Any]
 
 @dataclass
 class Played:
-    """What was sent: records and their workload by name, and when the engines' caches were empty (Unix ns)."""
+    """What was sent: records and their workload by name, when the engines' caches were empty (Unix ns),
+    and the prefill engine's metrics at the end."""
 
     records: dict[str, list[Record]] = field(default_factory=dict)
     workloads: dict[str, Workload] = field(default_factory=dict)
     references: dict[str, list[int]] = field(default_factory=dict)
     empty_ns: int = 0
+    metrics: dict[tuple[str, tuple[str, ...]], float | list[float]] = field(default_factory=dict)
 
     def send(self, pair: Pair, workload: Workload) -> list[Record]:
         """Run a workload and keep its records under its prefix."""
