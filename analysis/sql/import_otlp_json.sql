@@ -1,6 +1,7 @@
 -- Read OTLP JSON lines (one ExportTraceServiceRequest per line, as a collector's file exporter writes them too) into a table
 -- like kvlens_arriving, as the collector's ClickHouse exporter would: attribute values as text, Duration in ns (a span that
--- ends before it starts wraps around, there as here). A line without a span gives one row whose NoSpan says why.
+-- ends before it starts wraps around, there as here). A line that is not JSON gives no rows;
+-- count_lines.sql counts those.
 INSERT INTO {table:Identifier}
 WITH
     'Array(Tuple(key String, value Map(String, String)))' AS kv_type,
@@ -22,14 +23,10 @@ WITH
     attributes -> mapFromArrays(arrayMap(kv -> kv.1, attributes), arrayMap(kv -> to_text(kv.2), attributes)) AS to_map,
     scopes AS (
         SELECT
-            reason, to_map(rs.resource.attributes) AS resource, /* parts/resource_columns.sql */,
-            arrayJoin(emptyArrayToSingle(rs.scopeSpans)) AS sc
+            number, to_map(rs.resource.attributes) AS resource, /* parts/resource_columns.sql */,
+            arrayJoin(rs.scopeSpans) AS sc
         FROM (
-            SELECT
-                JSONExtract(line, 'resourceSpans', line_type) AS found,
-                -- What a line without a span is: empty (3), damaged (2) or none of ours (1).
-                multiIf(line = '', 3, isValidJSON(if(empty(found), line, '{}')), 1, 2) AS reason,
-                arrayJoin(emptyArrayToSingle(found)) AS rs
+            SELECT rowNumberInAllBlocks() AS number, arrayJoin(JSONExtract(line, 'resourceSpans', line_type)) AS rs
             FROM file({path:String}, 'LineAsString', 'line String')
         )
     )
@@ -58,14 +55,14 @@ SELECT
     arrayMap(l -> to_map(l.attributes), s.links),
     Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
     Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns, Resource_process,
-    if(is_hollow, reason, 0)
+    number
 FROM (
     -- Named one by one: what is not there is not copied for every span.
     SELECT
-        reason, empty(sc.spans) AS is_hollow, resource, service, sc.scope.name AS scope_name,
+        number, resource, service, sc.scope.name AS scope_name,
         sc.scope.version AS scope_version,
         Resource_service_instance_id, Resource_process_pid, Resource_kvlens_role, Resource_kvlens_mode,
         Resource_kvlens_clock_boot_id, Resource_kvlens_clock_anchor_unix_ns, Resource_kvlens_clock_anchor_perf_ns, Resource_process,
-        arrayJoin(emptyArrayToSingle(sc.spans)) AS s
+        arrayJoin(sc.spans) AS s
     FROM scopes
 )

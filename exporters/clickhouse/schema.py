@@ -124,7 +124,7 @@ def render_embedded_statements(layout: Layout) -> list[str]:
     """
     common = {"database": layout.database, "ttl_days": str(layout.ttl_days), "on_cluster": ""}
     traces, arriving = f"{layout.database}.{TRACES}", f"{layout.database}.{ARRIVING}"
-    wide = f"(SELECT {', '.join(f'`{name}`' for name in COLUMNS)} FROM {arriving} WHERE NoSpan = 0)"
+    wide = f"(SELECT {', '.join(f'`{name}`' for name in COLUMNS)} FROM {arriving})"
     statements = [
         render_arriving(arriving, traces, "Null"),
         _fill("fast_mv", table=f"{TRACES}_mv", target=TRACES, select=wide, **common),
@@ -172,7 +172,7 @@ def read_part(name: str) -> str:
 def read_arriving_part(name: str, table: str) -> str:
     """Return the same sub-select over a table like kvlens_arriving: what it asks of a resource is a column there."""
     text = _RESOURCE.sub(lambda found: name_resource(found[1]), read_part(name)).replace(PROCESS, "Resource_process")
-    return text.replace("{table:Identifier}", f"(SELECT * FROM {table} WHERE NoSpan = 0)")
+    return text.replace("{table:Identifier}", table)
 
 
 def _engine(layout: Layout, kind: str, *, everywhere: bool = False) -> str:
