@@ -36,7 +36,16 @@ def join_router(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
         request_key=pl.coalesce(_unless_empty("r_key"), _unless_empty("p_key"), "d_key", pl.lit("")),
         prompt_tokens=pl.coalesce("prompt_tokens", "r_prompt_tokens"),
         begun=begun,
-    ).sort("begun", "trace_id", "p_id", "d_id", nulls_last=True)
+    ).pipe(sort_by_time, "begun", ("trace_id", "p_id", "d_id"), nulls_last=True)
+
+
+def sort_by_time(frame: pl.DataFrame, time: str, ties: tuple[str, ...], *, nulls_last: bool) -> pl.DataFrame:
+    """Sort by a stamp, and by texts where stamps are equal: only those rows' texts are compared."""
+    order = frame[time].arg_sort(nulls_last=nulls_last).to_numpy().copy()
+    twice = frame[time].is_duplicated()
+    tied = frame.select(time, *ties).with_row_index("row").filter(twice).sort(time, *ties, nulls_last=nulls_last)
+    order[twice.to_numpy()[order]] = tied["row"].to_numpy()
+    return frame[order]
 
 
 def pick_single_pairs(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:

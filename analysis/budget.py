@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
-import polars.selectors as cs
 
 from .handshakes import measure_handshakes
 from .reuse.readback import charge_readback
@@ -21,8 +20,13 @@ Chain = Sequence[tuple[str, str]]
 
 NS_PER_MS = 1_000_000
 
-WORDS = ("mode", "ttft_source", "p_engine", "d_engine", "x_engine", "x_peer", "x_rank", "rb_peer", "rb_rank")
-"""Texts that tell which clockwork a request went through."""
+NEEDED = (
+    "row", "ttft_start", "ttft_end", "r_prefill_start", "p_start", "p_sched", "p_end", "reg_seen", "d_start", "d_alloc",
+    "post_start", "post_end", "landed", "d_told", "d_sched", "d_first", "d_end", "waited", "output_tokens",
+    "uncertainty_ns", "p_alloc", "p_told", "p_post_start", "p_post_end", "p_landed", "tried_start",
+    "mode", "ttft_source", "p_engine", "d_engine", "x_engine", "x_peer", "x_rank", "rb_peer", "rb_rank",
+)  # fmt: skip
+"""Columns that a budget is made of."""
 
 
 def build_budgets(milestones: pl.DataFrame, handshakes: pl.DataFrame) -> pl.DataFrame:
@@ -37,8 +41,8 @@ def build_budgets(milestones: pl.DataFrame, handshakes: pl.DataFrame) -> pl.Data
     frame = choose_ends(milestones)
     frame = frame.filter(pl.col("ttft_end").is_not_null(), pl.col("ttft_start").is_not_null())
     is_push = pl.col("mode") == "push"
-    # Texts that no budget looks at stay where they are: the rows are taken apart by mode and put together again.
-    needed = frame.select(~cs.string(), cs.string() & cs.by_name(*WORDS, require_all=False))
+    # Rows are taken apart by mode and put together again: only with what a budget is made of.
+    needed = frame.select(name for name in NEEDED if name in frame.columns)
     parts = [_charge_pull(needed.filter(~is_push), handshakes), _charge_push(needed.filter(is_push), handshakes)]
     charged = finish(pl.concat(parts, how="diagonal")).sort("row")
     return pl.concat([frame.drop(charged.columns, strict=False), charged], how="horizontal")

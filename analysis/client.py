@@ -11,6 +11,8 @@ from .summary import describe
 
 def join_client(requests: pl.DataFrame, client: pl.DataFrame) -> pl.DataFrame:
     """Add client_ttft (ns): the n-th attempt of a key meets the client's n-th record of that X-Request-Id."""
+    if client.is_empty():
+        return requests.with_columns(client_ttft=pl.lit(None, pl.Int64))
     measured = client.select(
         request_key="request_id",
         client_ttft=pl.col("first_byte_unix_ns") - pl.col("send_unix_ns"),

@@ -8,6 +8,7 @@ from .segments import HANDOVER_CHAIN, PREFILL_CHAIN, PULL_CHAIN
 
 AFTER_FIRST_TOKEN = "decode"
 """What a request waits for that got its first token and not its last."""
+_IS_PUSH = pl.col("mode") == "push"
 
 
 def add_progress(frame: pl.DataFrame) -> pl.DataFrame:
@@ -17,18 +18,27 @@ def add_progress(frame: pl.DataFrame) -> pl.DataFrame:
     missing lists "prefill" and "decode" for an engine that no span tells of (a stock peer, or a killed one), and
     "transfer" when a remote load was waited for and the instrumented side that posts did not.
     """
-    is_push = pl.col("mode") == "push"
     has_first = pl.col("d_first").is_not_null() | pl.col("r_first_byte").is_not_null()
     ended = pl.col("d_end").is_not_null() | (pl.col("r_status") == "ok").fill_null(value=False)
-    poster = pl.when(is_push).then("p_id").otherwise("d_id")
+    poster = pl.when(_IS_PUSH).then("p_id").otherwise("d_id")
     no_transfer = pl.col("waited").fill_null(value=False) & pl.col("post_start").is_null() & poster.is_not_null()
     parts = {"prefill": pl.col("p_id").is_null(), "decode": pl.col("d_id").is_null(), "transfer": no_transfer}
-    return frame.with_columns(
-        waiting_for=pl.when(is_push).then(_wait_in_push()).otherwise(_wait_in_pull()),
+    combinations = [[name for place, name in enumerate(parts) if number >> place & 1] for number in range(8)]
+    number = frame.select(sum(test.cast(pl.UInt8) * (1 << place) for place, test in enumerate(parts.values())))
+    frame = frame.with_columns(
         has_first=has_first,
         is_unfinished=~(has_first & ended),
-        missing=pl.concat_list(pl.when(test).then(pl.lit(name)) for name, test in parts.items()).list.drop_nulls(),
-    ).with_columns(waiting_for=pl.when("has_first").then(pl.lit(AFTER_FIRST_TOKEN)).otherwise(pl.col("waiting_for")))
+        missing=pl.Series(combinations, dtype=pl.List(pl.String)).gather(number.to_series()),
+    )
+    return frame.with_columns(waiting_for=_find_waits(frame))
+
+
+def _find_waits(frame: pl.DataFrame) -> pl.Series:
+    """What each request waits for; only those without a first token, which are few, need a look at their milestones."""
+    early = frame.with_row_index("row").filter(~pl.col("has_first"))
+    found = early.select("row", wait=pl.when(_IS_PUSH).then(_wait_in_push()).otherwise(_wait_in_pull()))
+    waits = pl.repeat(AFTER_FIRST_TOKEN, frame.height, eager=True)
+    return waits.scatter(found["row"], found["wait"])
 
 
 def _wait_in_pull() -> pl.Expr:

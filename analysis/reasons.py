@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -12,6 +14,8 @@ STANDS_OUT = 0.2
 """A segment explains a request when its excess over the median is at least this share of the TTFT."""
 FAR_BELOW = 1e18
 """Puts what is not resolved behind everything that is, in its own order."""
+
+_NEEDED = ("ttft", *(f"{prefix}_{name}" for prefix in ("seg", "unc") for name in SEGMENTS))
 
 HINTS = {
     "route": "the request waited at the router before it was sent to prefill",
@@ -40,28 +44,39 @@ def find_reasons(budgets: pl.DataFrame) -> pl.DataFrame:
     The segment with the largest excess is taken if it stands out, else the largest segment (excess 0). A segment that
     is smaller than its own uncertainty (unc_<segment>) is not ranked, unless there is no other.
     """
-    values = _to_matrix(budgets, "seg_")
-    doubts = _to_matrix(budgets, "unc_")
-    medians = (
-        budgets.group_by("mode", "bucket")
-        .agg(pl.col(f"seg_{name}").fill_null(0).median().cast(pl.Float64) for name in SEGMENTS)
-        .join(budgets.select("mode", "bucket"), on=["mode", "bucket"], how="right", maintain_order="right")
+    found = {"which": np.zeros(budgets.height, dtype=np.int64)} | {
+        name: np.zeros(budgets.height) for name in ("ns", "unc_ns", "excess_ns")
+    }
+    likes = budgets.select("mode", "bucket").with_row_index("row").group_by("mode", "bucket").agg("row")
+    for rows in likes["row"]:
+        for name, values in _explain_alike(budgets.select(_NEEDED)[rows]).items():
+            found[name][rows.to_numpy()] = values
+    return budgets.with_columns(
+        reason_segment=pl.Series(SEGMENTS, dtype=pl.String).gather(found["which"]),
+        reason_ns=pl.Series(found["ns"]).cast(pl.Int64),
+        reason_unc_ns=pl.Series(found["unc_ns"]).cast(pl.Int64),
+        reason_excess_ns=pl.Series(found["excess_ns"]),
     )
+
+
+def _explain_alike(alike: pl.DataFrame) -> dict[str, npt.NDArray[Any]]:
+    """Which segment explains each of some requests of equal mode and bucket, its length, doubt and excess (ns)."""
+    values = _to_matrix(alike, "seg_")
+    doubts = _to_matrix(alike, "unc_")
     resolved = values >= doubts
-    over = np.where(resolved, values - _to_matrix(medians, "seg_"), -np.inf)
+    over = np.where(resolved, values - np.median(values, axis=0), -np.inf)
     ranked = np.where(resolved, values, values - FAR_BELOW)
     rows = np.arange(len(values))
     worst = over.argmax(axis=1)
     excess = over[rows, worst]
-    stands_out = excess >= STANDS_OUT * budgets["ttft"].cast(pl.Float64).to_numpy()
+    stands_out = excess >= STANDS_OUT * alike["ttft"].cast(pl.Float64).to_numpy()
     which = np.where(stands_out, worst, ranked.argmax(axis=1))
-    names = pl.Series(SEGMENTS, dtype=pl.String)
-    return budgets.with_columns(
-        reason_segment=names.gather(which),
-        reason_ns=pl.Series(values[rows, which]).cast(pl.Int64),
-        reason_unc_ns=pl.Series(doubts[rows, which]).cast(pl.Int64),
-        reason_excess_ns=pl.Series(np.where(stands_out, excess, 0.0)),
-    )
+    return {
+        "which": which,
+        "ns": values[rows, which],
+        "unc_ns": doubts[rows, which],
+        "excess_ns": np.where(stands_out, excess, 0.0),
+    }
 
 
 def _to_matrix(frame: pl.DataFrame, prefix: str) -> npt.NDArray[np.float64]:

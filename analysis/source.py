@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from exporters.clickhouse.database import is_address
+from exporters.clickhouse.database import fetch_embedded, is_address
 from exporters.clickhouse.schema import ARRIVING, FAST_TABLES, KEEP_DAYS, Layout, read_part, render_embedded_statements
 
 from .errors import KvlensError
@@ -27,6 +27,8 @@ TABLE = "otel_traces"
 EVERY_FAST_TABLE = frozenset(FAST_TABLES)
 SQL_DIRECTORY = Path(__file__).parent / "sql"
 
+STOP_MERGES = "SYSTEM STOP MERGES"
+"""For an embedded database that is read once: nobody waits for merged parts, and merging would take the cores."""
 GROUP_FILES = 64
 """Files of one insert: ClickHouse tries 1,000 alternatives of a pattern at most."""
 _PLAIN = re.compile(r"[\w./@+=-]+")
@@ -68,8 +70,7 @@ class Session:
         self._directory = tempfile.TemporaryDirectory(prefix="kvlens-")
         self._database = session.Session(self._directory.name)
         self._execute("otel_traces")
-        # Nobody waits for merged parts here, and merging would take the cores from the import.
-        self._database.query("SYSTEM STOP MERGES")
+        self._database.query(STOP_MERGES)
         for statement in render_embedded_statements(Layout("default", KEEP_DAYS)):
             self._database.query(statement)
         plain = [path for path in run.files if is_json_lines(path)]
@@ -97,9 +98,7 @@ class Session:
         return _to_frame(self._execute(name, **params))
 
     def _execute(self, name: str, **params: Any) -> Any:
-        return self._database.query(
-            read_sql(name, fast=EVERY_FAST_TABLE), "ArrowTable", params={"table": TABLE, **params}
-        )
+        return fetch_embedded(self._database, read_sql(name, fast=EVERY_FAST_TABLE), params={"table": TABLE, **params})
 
     def _load_pieces(self, path: Path) -> None:
         """Load what the database cannot read by itself: protobuf, and messages that a collector framed."""

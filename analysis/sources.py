@@ -10,7 +10,7 @@ from exporters.clickhouse.database import Address, is_address, open_database, pa
 
 from .errors import KvlensError
 from .run import Run
-from .source import EVERY_FAST_TABLE, TABLE, Session, read_sql
+from .source import EVERY_FAST_TABLE, STOP_MERGES, TABLE, Session, read_sql
 
 __all__ = ["SourceSession", "is_address", "open_source"]
 
@@ -27,6 +27,8 @@ class SourceSession(Session):
         self.bad_lines = 0
         self._table = address.table
         self._database = connect(address)
+        if address.scheme == "chdb":
+            self._database.command(STOP_MERGES)
         self.fast = find_fast_tables(self._database, address)
 
     def close(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from .segments import CLASS_OF, CLASSES, HIDDEN, READBACK_PARTS, SEGMENTS, UNRESOLVED
@@ -15,6 +17,14 @@ BUCKETS = ("<=256", "257-1024", "1025-4096", "4097-16384", ">16384")
 NO_BUCKET = "unknown"
 
 NS_PER_MS = 1e6
+
+COLUMNS = (
+    "ttft", "tpot_ns", "residual", "uncertainty_ns", "disorder",
+    *(f"{prefix}_{name}" for prefix in ("seg", "unc") for name in SEGMENTS),
+    *(f"hid_{name}" for name in HIDDEN),
+    *(f"rbk_{part}" for part in (*READBACK_PARTS, UNRESOLVED)),
+)  # fmt: skip
+"""What is summed up of a budget."""
 
 
 def add_bucket(frame: pl.DataFrame) -> pl.DataFrame:
@@ -30,7 +40,8 @@ def add_bucket(frame: pl.DataFrame) -> pl.DataFrame:
 def summarize_modes(budgets: pl.DataFrame) -> dict[str, Any]:
     """Summarize every mode, and inside it every prompt-length bucket that occurs."""
     modes: dict[str, Any] = {}
-    for (mode,), rows in budgets.group_by("mode", maintain_order=True):
+    # Rows are copied by mode and again by bucket: only what is summed up.
+    for (mode,), rows in budgets.select("mode", "bucket", *COLUMNS).group_by("mode", maintain_order=True):
         modes[str(mode) or "unknown"] = summarize(rows) | {"buckets": summarize_buckets(rows)}
     return modes
 
@@ -75,11 +86,19 @@ def _describe_doubt(doubts: pl.Series) -> dict[str, float]:
 
 def describe(values: pl.Series) -> dict[str, float]:
     """Percentiles, mean and count of a column of ns, in ms; empty without values."""
-    known = values.drop_nulls()
-    if known.is_empty():
+    known = values.drop_nulls().to_numpy()
+    if not len(known):
         return {"count": 0}
-    quantiles = {name: _to_ms(known.quantile(q, "linear")) for name, q in QUANTILES.items()}
-    return {"count": known.len(), **quantiles, "mean": _to_ms(known.mean()), "max": _to_ms(known.max())}
+    places = {name: (len(known) - 1) * q for name, q in QUANTILES.items()}
+    ends = sorted({end for place in places.values() for end in (int(place), int(np.ceil(place)))})
+    parted = np.partition(known, ends)
+    quantiles = {name: _to_ms(_interpolate(parted, place)) for name, place in places.items()}
+    return {"count": len(known), **quantiles, "mean": _to_ms(known.mean()), "max": _to_ms(known.max())}
+
+
+def _interpolate(ordered: npt.NDArray[Any], place: float) -> float:
+    low, high = float(ordered[int(place)]), float(ordered[int(np.ceil(place))])
+    return low + (high - low) * (place - int(place))
 
 
 def _to_ms(value: Any) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from ..attempts import sort_by_time
 from ..source import Session
 from .correct import READBACK_COLUMNS, ROUTER_COLUMNS, correct, correct_engines, correct_handshakes
 from .messages import list_messages
@@ -38,12 +39,14 @@ def align_clocks(session: Session) -> Aligned:
         *engines["p_boot"].drop_nulls(), *engines["d_boot"].drop_nulls(), *routers["r_boot"].drop_nulls()
     } - {""}  # fmt: skip
     if len(boots) < 2:
-        return Aligned(_sort(engines), routers, handshakes, None)
+        return Aligned(
+            _sort(engines), sort_by_time(routers, "r_start", ("r_trace",), nulls_last=False), handshakes, None
+        )
     messages = list_messages(engines, routers, session.query("messages"))
     relation = relate_clocks(messages, boots, choose_reference(engines, routers))
     return Aligned(
         _sort(correct_engines(engines, relation)),
-        correct(routers, relation, ROUTER_COLUMNS).sort("r_start", "r_trace"),
+        sort_by_time(correct(routers, relation, ROUTER_COLUMNS), "r_start", ("r_trace",), nulls_last=False),
         correct_handshakes(handshakes, engines, relation),
         relation,
         messages,
@@ -52,7 +55,8 @@ def align_clocks(session: Session) -> Aligned:
 
 def _sort(engines: pl.DataFrame) -> pl.DataFrame:
     """The router join takes rows of equal identity by their place in time."""
-    return engines.sort(pl.coalesce("p_start", "d_start"), "p_id", "d_id")
+    timed = engines.with_columns(at=pl.coalesce("p_start", "d_start"))
+    return sort_by_time(timed, "at", ("p_id", "d_id"), nulls_last=False).drop("at")
 
 
 def choose_reference(engines: pl.DataFrame, routers: pl.DataFrame) -> str:

@@ -15,11 +15,7 @@ WITH
         FROM /* parts/spans.sql */
         WHERE name IN ('post', 'wire', 'pairing')
     ) AS transfer_words,
-    (
-        SELECT (groupUniqArray(toString(finish_reason)), groupUniqArray(toString(outcome)))
-        FROM /* parts/spans.sql */
-        WHERE name IN ('prefill', 'decode', 'decode.remote_wait')
-    ) AS leg_words,
+    (SELECT groupUniqArray(toString(outcome)) FROM /* parts/spans.sql */ WHERE name = 'decode.remote_wait') AS outcomes,
 
     -- A leg: one request on one engine, as its scheduler saw it.
     legs AS (
@@ -41,29 +37,19 @@ WITH
             maxIf(finish, name = 'decode') AS ended,
             maxIf(begin, name = 'notification') AS notified,
             maxIf(outcome_word, name = 'decode.remote_wait') AS wait_outcome,
-            maxIf(finish_word, is_root) AS finish_reason,
-            maxIf(prompt_tokens, is_root) AS prompt_tokens,
-            maxIf(cached_tokens, is_root) AS cached_tokens,
-            maxIf(external_tokens, is_root) AS external_tokens,
-            maxIf(output_tokens, is_root) AS output_tokens,
-            maxIf(chunks, is_root) AS chunks,
-            maxIf(peer_hash, is_root) AS root_peer
+            maxIf(peer_hash, name IN ('prefill', 'decode')) AS root_peer
         FROM (
             SELECT
                 leg, name, mode,
                 own_begin + transform(process, shifts.1, shifts.2, toInt64(0)) AS begin,
                 begin + took AS finish,
-                name IN ('prefill', 'decode') AS is_root,
                 -- Children of n > 1 are `<index>_<id>` of one request, so their common id makes the meeting.
                 if(id < ':', cityHash64(replaceRegexpOne(id, '^[0-9]+_', '')), cityHash64(id)) AS own_id,
                 toUInt8(least(ascii(id), 63)) AS child,
                 cityHash64(trace) AS trace_hash,
                 multiIf(peer_id = '', 0,
                     peer_id < ':', cityHash64(replaceRegexpOne(peer_id, '^[0-9]+_', '')), cityHash64(peer_id)) AS peer_hash,
-                CAST(transform(outcome, leg_words.2, range(1, 1 + length(leg_words.2)), 0) AS UInt16) AS outcome_word,
-                CAST(transform(finish_reason, leg_words.1, range(1, 1 + length(leg_words.1)), 0) AS UInt16) AS finish_word,
-                prompt_tokens + 1 AS prompt_tokens, cached_tokens + 1 AS cached_tokens,
-                external_tokens + 1 AS external_tokens, output_tokens + 1 AS output_tokens, chunks + 1 AS chunks
+                CAST(transform(outcome, outcomes, range(1, 1 + length(outcomes)), 0) AS UInt16) AS outcome_word
             FROM /* parts/spans.sql */
             WHERE name IN ('prefill', 'prefill.queue', 'prefill.compute', 'decode', 'decode.admission',
                 'decode.remote_wait', 'decode.queue', 'decode.first_step', 'notification')
@@ -134,7 +120,8 @@ WITH
     met AS (
         SELECT
             *,
-            is_d != is_push AS posts_here,
+            if(admitted != 0, admitted, waiting) AS alloc, if(waited != 0, waited, queued) AS told,
+            if(dequeued != 0, dequeued, computing) AS sched, waited != 0 AS has_waited,
             multiIf(is_push, if(is_d, own_id, x_peer_hash), NOT is_d, own_id, if(root_peer != 0, root_peer, x_peer_hash))
                 AS named,
             if(named = 0, cityHash64(is_d, leg), named) AS meeting,
@@ -144,55 +131,46 @@ WITH
         FROM legs
         LEFT JOIN transfers USING (leg)
     ),
-    chosen AS (
+    placed AS (
         SELECT
-            meeting,
-            countIf(is_d) AS d_legs, countIf(NOT is_d) AS p_legs,
-            argMin(trace_hash, place) AS trace_hash, min(seen) AS seen,
-            argMinIf(leg, place, NOT is_d) AS p_leg,
-            argMinIf(start, place, NOT is_d) AS p_start,
-            argMinIf(if(dequeued != 0, dequeued, computing), place, NOT is_d) AS p_sched,
-            argMinIf(first, place, NOT is_d) AS p_end,
-            argMinIf(chunks, place, NOT is_d) AS p_chunks, argMinIf(cached_tokens, place, NOT is_d) AS p_cached,
-            argMinIf(finish_reason, place, NOT is_d) AS p_finish, argMinIf(prompt_tokens, place, NOT is_d) AS p_prompt,
-            argMinIf(leg, place, is_d) AS d_leg,
-            argMinIf(start, place, is_d) AS d_start,
-            argMinIf(if(admitted != 0, admitted, waiting), place, is_d) AS d_alloc,
-            argMinIf(if(waited != 0, waited, queued), place, is_d) AS d_told,
-            argMinIf(if(dequeued != 0, dequeued, computing), place, is_d) AS d_sched,
-            argMinIf(first, place, is_d) AS d_first, argMinIf(ended, place, is_d) AS d_end,
-            argMinIf(waited != 0, place, is_d) AS d_waited, argMinIf(wait_outcome, place, is_d) AS d_wait_outcome,
-            argMinIf(finish_reason, place, is_d) AS d_finish, argMinIf(prompt_tokens, place, is_d) AS d_prompt,
-            argMinIf(output_tokens, place, is_d) AS d_output, argMinIf(external_tokens, place, is_d) AS d_external,
-            argMinIf(notified, place, is_d) AS d_notified,
+            *, row_number() OVER (PARTITION BY meeting, is_d ORDER BY place) = 1 AS is_first,
+            is_first AND NOT is_d AS of_p, is_first AND is_d AS of_d,
             -- The side that posts: D in pull, P in push.
-            argMinIf(x_ranks, place, posts_here) AS x_ranks, argMinIf(x_wire, place, posts_here) AS x_wire,
-            argMinIf(x_rank, place, posts_here) AS x_rank, argMinIf(x_direction, place, posts_here) AS x_direction,
-            argMinIf(x_peer, place, posts_here) AS x_peer,
-            argMinIf(x_post_begin, place, posts_here) AS x_post_begin,
-            argMinIf(x_post_end, place, posts_here) AS x_post_end,
-            argMinIf(x_landed_after, place, posts_here) AS x_landed_after,
-            argMinIf(x_landed_done, place, posts_here) AS x_landed_done,
-            argMinIf(x_moved, place, posts_here) AS x_moved, argMinIf(x_descriptors, place, posts_here) AS x_descriptors,
-            argMinIf(if(x_reg_seen != 0, x_reg_seen, x_seen), place, posts_here) AS x_reg_seen
+            is_first AND is_d != is_push AS of_x
         FROM met
+    ),
+    -- Each column has one value, so that the sum is that value.
+    meetings AS (
+        SELECT
+            meeting, countIf(is_d) AS d_legs, countIf(NOT is_d) AS p_legs,
+            sumIf(trace_hash, is_first) AS trace_hash, sumIf(seen, is_first) AS seen,
+            sumIf(leg, of_p) AS p_leg, sumIf(start, of_p) AS p_start, sumIf(sched, of_p) AS p_sched,
+            sumIf(first, of_p) AS p_end,
+            sumIf(leg, of_d) AS d_leg, sumIf(start, of_d) AS d_start, sumIf(alloc, of_d) AS d_alloc,
+            sumIf(told, of_d) AS d_told, sumIf(sched, of_d) AS d_sched, sumIf(first, of_d) AS d_first,
+            sumIf(ended, of_d) AS d_end, sumIf(has_waited, of_d) AS d_waited, sumIf(wait_outcome, of_d) AS d_wait_outcome,
+            sumIf(notified, of_d) AS d_notified,
+            sumIf(x_ranks, of_x) AS x_ranks, sumIf(x_wire, of_x) AS x_wire, sumIf(x_rank, of_x) AS x_rank,
+            sumIf(x_direction, of_x) AS x_direction, sumIf(x_peer, of_x) AS x_peer,
+            sumIf(x_post_begin, of_x) AS x_post_begin, sumIf(x_post_end, of_x) AS x_post_end,
+            sumIf(x_landed_after, of_x) AS x_landed_after, sumIf(x_landed_done, of_x) AS x_landed_done,
+            sumIf(x_moved, of_x) AS x_moved, sumIf(x_descriptors, of_x) AS x_descriptors,
+            sumIf(if(x_reg_seen != 0, x_reg_seen, x_seen), of_x) AS x_reg_seen
+        FROM placed
         GROUP BY meeting
     ),
     -- Legs that met nobody are numbered by their trace; the others need no place, so that nothing is sorted for them.
     numbered AS (
         SELECT *, p_legs > 0 AND d_legs > 0 AS both, if(both, meeting, cityHash64(trace_hash, row_number() OVER (
             PARTITION BY if(both, 0, cityHash64(trace_hash, d_legs > 0)) ORDER BY if(both, 0, seen)))) AS attempt
-        FROM chosen
+        FROM meetings
     ),
-    -- Each column has its value on one side only, so that the sum is that value.
     attempts AS (
         SELECT
             sum(p_leg) AS p_leg, sum(d_leg) AS d_leg, sum(greatest(d_legs, 1) - 1) AS siblings,
-            sum(p_start) AS p_start, sum(p_sched) AS p_sched, sum(p_end) AS p_end, sum(p_chunks) AS p_chunks,
-            sum(p_cached) AS p_cached, sum(p_finish) AS p_finish, sum(p_prompt) AS p_prompt,
+            sum(p_start) AS p_start, sum(p_sched) AS p_sched, sum(p_end) AS p_end,
             sum(d_start) AS d_start, sum(d_alloc) AS d_alloc, sum(d_told) AS d_told, sum(d_sched) AS d_sched,
             sum(d_first) AS d_first, sum(d_end) AS d_end, sum(d_waited) AS d_waited, sum(d_wait_outcome) AS d_wait_outcome,
-            sum(d_finish) AS d_finish, sum(d_prompt) AS d_prompt, sum(d_output) AS d_output, sum(d_external) AS d_external,
             sum(d_notified) AS d_notified,
             sum(x_ranks) AS x_ranks, sum(x_wire) AS x_wire, sum(x_rank) AS x_rank, sum(x_direction) AS x_direction,
             sum(x_peer) AS x_peer, sum(x_post_begin) AS x_post_begin, sum(x_post_end) AS x_post_end,
@@ -209,15 +187,15 @@ SELECT
     if(d_leg = 0, NULL, d.trace) AS d_trace, if(d_leg = 0, NULL, d.key) AS d_key,
     siblings,
     if(p_leg = 0, NULL, toString(p.boot)) AS p_boot, if(d_leg = 0, NULL, toString(d.boot)) AS d_boot,
-    coalesce(nullIf(p_prompt, 0), nullIf(d_prompt, 0)) - 1 AS prompt_tokens,
-    nullIf(p_cached, 0) - 1 AS cached_tokens,
-    nullIf(p_chunks, 0) - 1 AS chunks,
-    nullIf(leg_words.1[p_finish], '') AS p_finish,
-    nullIf(leg_words.1[d_finish], '') AS d_finish,
-    nullIf(d_output, 0) - 1 AS output_tokens,
-    nullIf(d_external, 0) - 1 AS external_tokens,
+    coalesce(nullIf(p.prompt, 0), nullIf(d.prompt, 0)) - 1 AS prompt_tokens,
+    nullIf(p.cached, 0) - 1 AS cached_tokens,
+    nullIf(p.chunks, 0) - 1 AS chunks,
+    nullIf(toString(p.finish), '') AS p_finish,
+    nullIf(toString(d.finish), '') AS d_finish,
+    nullIf(d.output, 0) - 1 AS output_tokens,
+    nullIf(d.external, 0) - 1 AS external_tokens,
     CAST(if(d_leg = 0, NULL, d_waited) AS Nullable(Bool)) AS waited,
-    nullIf(leg_words.2[d_wait_outcome], '') AS wait_outcome,
+    nullIf(outcomes[d_wait_outcome], '') AS wait_outcome,
     nullIf(p_start, 0) AS p_start, nullIf(p_sched, 0) AS p_sched, nullIf(p_end, 0) AS p_end,
     nullIf(d_start, 0) AS d_start, nullIf(d_alloc, 0) AS d_alloc, nullIf(d_told, 0) AS d_told,
     nullIf(d_sched, 0) AS d_sched, nullIf(d_first, 0) AS d_first, nullIf(d_end, 0) AS d_end,
@@ -233,16 +211,25 @@ SELECT
     -- In push the notification on D bounds the landing from above as well, if D has P's clock.
     if(mode = 'push' AND p_boot = d_boot, nullIf(d_notified, 0), NULL) AS notified_at
 FROM attempts
+-- What only the root says, and whose it is; any other span says that of a leg whose root was lost.
 LEFT JOIN (
-    SELECT leg, engine, id, trace, key, mode, boot
+    SELECT
+        leg, engine, id, trace, key, mode, boot,
+        name = 'prefill' AS is_root, if(is_root, finish_reason, '') AS finish, (prompt_tokens + 1) * is_root AS prompt,
+        (cached_tokens + 1) * is_root AS cached, (chunks + 1) * is_root AS chunks
     FROM /* parts/spans.sql */
     WHERE name IN ('prefill', 'prefill.queue', 'prefill.compute')
+        AND (name = 'prefill' OR leg NOT IN (SELECT leg FROM /* parts/spans.sql */ WHERE name = 'prefill'))
     LIMIT 1 BY leg
 ) AS p ON p.leg = attempts.p_leg
 LEFT JOIN (
-    SELECT leg, engine, id, trace, key, mode, boot
+    SELECT
+        leg, engine, id, trace, key, mode, boot,
+        name = 'decode' AS is_root, if(is_root, finish_reason, '') AS finish, (prompt_tokens + 1) * is_root AS prompt,
+        (output_tokens + 1) * is_root AS output, (external_tokens + 1) * is_root AS external
     FROM /* parts/spans.sql */
     WHERE name IN ('decode', 'decode.admission', 'decode.remote_wait', 'decode.queue', 'decode.first_step')
+        AND (name = 'decode' OR leg NOT IN (SELECT leg FROM /* parts/spans.sql */ WHERE name = 'decode'))
     LIMIT 1 BY leg
 ) AS d ON d.leg = attempts.d_leg
 SETTINGS join_use_nulls = 0

@@ -140,12 +140,33 @@ class EmbeddedDatabase:
 
     def fetch(self, sql: str, params: Mapping[str, Any] | None = None) -> Any:
         """Run a query; returns a pyarrow table."""
-        return self._session.query(sql, "ArrowTable", params=dict(params or {}))
+        return fetch_embedded(self._session, sql, params)
 
     def close(self) -> None:
         """Close it; the filter is the session's and goes with it."""
         self._session.query("SET additional_table_filters = {}")
         self._session.close()
+
+
+def fetch_embedded(session: Any, sql: str, params: Mapping[str, Any] | None = None) -> Any:
+    """Run a query in a chDB session; returns a pyarrow table whose columns lie in the database's own memory.
+
+    chDB's own "ArrowTable" lets go of that memory while the table is in use, so that it is only right as long as every
+    column is compressed and unpacked again, a tenth of what a large result costs. Hence the setting is put back.
+    """
+    import pyarrow as pa
+
+    session.query("SET output_format_arrow_compression_method = 'none'")
+    try:
+        result = session.query(sql, "Arrow", params=dict(params or {}))
+    finally:
+        session.query("SET output_format_arrow_compression_method = DEFAULT")
+    if not len(result):
+        return pa.table({})
+    view = result.get_memview()
+    whole = pa.py_buffer(view.view())
+    held = pa.foreign_buffer(whole.address, whole.size, base=(result, view, whole))
+    return pa.ipc.open_file(pa.BufferReader(held)).read_all()
 
 
 class ServerDatabase:
