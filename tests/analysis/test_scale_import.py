@@ -177,6 +177,7 @@ def test_both_paths_give_the_same_rows(synthetic) -> None:
             assert order == sorted(json.dumps(row, default=str) for row in fast.to_arrow().to_pylist()), name
 
 
+@pytest.mark.slow
 def test_a_killed_load_goes_on(synthetic, tmp_path) -> None:
     target = f"chdb:{tmp_path / 'db'}"
     code = (

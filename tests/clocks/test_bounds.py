@@ -124,6 +124,7 @@ def test_few_impossible_orders_are_counted_and_change_nothing(seed):
         assert ours[2] - ours[0] < 2 * (theirs[2] - theirs[0]) + MS
 
 
+@pytest.mark.slow
 def test_clocks_that_fail_the_drift_bound_get_no_narrow_interval():
     """A clock that runs 2,000 ppm off breaks the assumption: that shows as jumps or wrong orders, unsmoothed."""
     draw = random.Random(9)

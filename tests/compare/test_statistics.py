@@ -86,9 +86,10 @@ def test_power_for_planted_effects_of_five_percent(count, capsys):
     assert count < 400 or min(power.values()) >= 0.9
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth():
     """95 % intervals of a mean difference cover the planted effect in about 95 % of repetitions."""
-    covered, repetitions = 0, 100
+    covered, repetitions = 0, 200
     for number in range(repetitions):
         requests = make_requests(80, 900 + number)
         sides = make_run(requests, 2 * number + 1), make_run(requests, 2 * number + 2, scale={"prefill_compute": 1.1})
@@ -149,6 +150,7 @@ def test_comparison_is_repeatable():
     assert [v.estimate for v in first.verdicts] == [v.estimate for v in second.verdicts]
 
 
+@pytest.mark.slow
 def test_many_requests_take_normal_intervals():
     comparison = compare(make_requests(6000, 1), 1, scale={"wire": 1.05})
     named = {verdict.name: verdict for verdict in comparison.verdicts}

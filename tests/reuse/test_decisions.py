@@ -95,6 +95,7 @@ def test_a_run_of_older_spans_has_none(tmp_path):
     assert "bidirectional_kv_xfer" in caught.value.remedy
 
 
+@pytest.mark.slow
 def test_a_prediction_is_held_against_a_run_with_that_threshold(tmp_path):
     """The second run computes what the first one fetched; its prompts take what the first one's estimates say."""
     first = Turn("no_remote_metadata", prompt=300)
