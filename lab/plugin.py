@@ -6,7 +6,9 @@ every process of an engine before it builds a connector.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,6 +22,8 @@ def register() -> None:
     """Install the lab's changes in this process, once."""
     if os.environ.get("KVLENS_LAB") != "1":
         return
+    # What an engine that no longer answers is doing: `kill -USR1` writes the stacks of all its threads into its log.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     _replace_sched_yield()
     _slow_progress_thread()
     _leave_cores_alone()

@@ -1,4 +1,4 @@
-"""What all tests share: an embedded database that doesn't compile queries which a run asks once."""
+"""What all tests share: a home for spans that have no other, and a database that does not compile its queries."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ import pytest
 # ClickHouse compiles an expression that it meets for the fourth time. A command asks each query once and never comes to
 # that; here hundreds of runs are analysed in one process, and compiling was more than half of what an analysis cost.
 COMPILING = ("compile_expressions", "compile_aggregate_expressions", "compile_sort_description")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the default exporter's files out of the home of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
