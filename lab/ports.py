@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from .errors import PortTakenError
 
 HOST = "127.0.0.1"
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def is_free(port: int, host: str = HOST) -> bool:
@@ -30,23 +33,29 @@ def require_free(port: int, purpose: str) -> int:
 
 
 def pick_free(count: int, avoid: Iterable[int] = ()) -> list[int]:
-    """Return distinct free ports, chosen by the kernel, none of them in `avoid`."""
+    """Return distinct free ports, chosen at random, none of them in `avoid`.
+
+    They lie outside the range from which the kernel serves outgoing connections and binds to port 0: a port of that
+    range may be taken by anyone, vLLM's own sockets included, in the seconds until the engine binds it.
+    """
     taken = set(avoid)
-    held: list[socket.socket] = []
+    candidates = [port for port in _quiet_ports() if port not in taken]
     ports: list[int] = []
-    try:
-        # All sockets stay open until the last is chosen, else the kernel may hand out one port twice.
-        while len(ports) < count:
-            holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            held.append(holder)
-            holder.bind((HOST, 0))
-            port = int(holder.getsockname()[1])
-            if port not in taken:
-                ports.append(port)
-    finally:
-        for holder in held:
-            holder.close()
+    for port in random.sample(candidates, len(candidates)):
+        if len(ports) == count:
+            break
+        if is_free(port):
+            ports.append(port)
     return ports
+
+
+def _quiet_ports() -> Iterator[int]:
+    """Yield the unprivileged ports that the kernel never gives out by itself."""
+    try:
+        low, high = (int(one) for one in EPHEMERAL.read_text().split())
+    except OSError:
+        low, high = 32768, 60999  # Linux's default
+    yield from (port for port in range(10_000, 65_536) if not low <= port <= high)
 
 
 def choose_port(wanted: int | None, purpose: str, avoid: Iterable[int] = ()) -> int:

@@ -32,13 +32,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
+from lab.ports import pick_free
+
 Key = tuple[str, str, str, frozenset[tuple[str, Any]]]
-
-
-def pick_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> bool:
@@ -123,7 +119,7 @@ class HttpCollector(Received):
 
     def __init__(self, certificate: Path | None = None) -> None:
         super().__init__()
-        self.port = pick_port()
+        [self.port] = pick_free(1)
         self.endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{self.port}"
         self._ssl: ssl.SSLContext | None = None
         if certificate:
@@ -230,7 +226,7 @@ class Rotel:
         found = find_spec("rotel")
         assert found is not None
         assert found.origin is not None
-        self.grpc_port, self.http_port = pick_port(), pick_port()
+        self.grpc_port, self.http_port = pick_free(2)
         self._command = [
             str(Path(found.origin).with_name("rotel-agent")), "start",
             "--otlp-grpc-endpoint", f"127.0.0.1:{self.grpc_port}",

@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from collectors import GrpcCollector, HttpCollector, Rotel, make_certificate, pick_port, read_files, wait_until
+from collectors import GrpcCollector, HttpCollector, Rotel, make_certificate, read_files, wait_until
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanKind
 
@@ -16,6 +16,7 @@ from instrumented_connectors.clock import Clock
 from instrumented_connectors.export_queue import ExportCounts
 from instrumented_connectors.pipeline import Pipeline, build_pipeline
 from instrumented_connectors.spans import SpanFactory
+from lab.ports import pick_free
 
 EXPORT_TIMEOUT_S = 10
 PROTOCOLS = ("grpc", "http/protobuf")
@@ -154,7 +155,7 @@ def test_a_slow_collector_gets_what_fits_and_the_rest_is_counted(
 
 
 def test_no_collector_at_all(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{pick_port()}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{pick_free(1)[0]}")
     pipeline = build_pipeline(["otlp", "kvlens"])
     emit(pipeline, 120)
     began = time.monotonic()

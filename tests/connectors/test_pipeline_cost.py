@@ -9,12 +9,13 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import pytest
-from collectors import HttpCollector, pick_port
+from collectors import HttpCollector
 
 from instrumented_connectors import events
 from instrumented_connectors import runtime as runtime_module
 from instrumented_connectors.runtime import EngineIdentity, Runtime
 from instrumented_connectors.settings import Settings
+from lab.ports import pick_free
 
 EVENTS = 500
 ROUNDS = 15
@@ -44,7 +45,7 @@ def test_a_missing_collector_costs_the_engine_thread_nothing(
     with HttpCollector() as up, HttpCollector() as silent:
         silent.behaviour = "hang"
         runtimes = {}
-        endpoints = {"up": up.endpoint, "down": f"http://127.0.0.1:{pick_port()}", "silent": silent.endpoint}
+        endpoints = {"up": up.endpoint, "down": f"http://127.0.0.1:{pick_free(1)[0]}", "silent": silent.endpoint}
         for state, endpoint in endpoints.items():
             monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
             runtimes[state] = Runtime(identity, settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -24,17 +23,12 @@ from dashboards.build import build
 from dashboards.command import dashboards
 from dashboards.config import Config
 from dashboards.targets import SQL, Target, find_targets
+from lab.ports import pick_free
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = shutil.which("prometheus")
 needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed (Debian: prometheus)")
 RUNS = ROOT / "tests/fixtures/runs"
-
-
-def find_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def write_config(folder: Path, target: str) -> Path:
@@ -66,7 +60,7 @@ def ask(address: str, query: str) -> list[Any]:
 
 
 def serve(folder: Path, target: int) -> Iterator[str]:
-    port = find_port()
+    [port] = pick_free(1)
     config = write_config(folder, f"127.0.0.1:{target}")
     arguments = [
         "nice",
@@ -167,7 +161,7 @@ def test_check_needs_something_to_check_against() -> None:
 
 
 def test_no_prometheus_is_said_plainly() -> None:
-    code, output = run_check("--prometheus", f"http://127.0.0.1:{find_port()}")
+    code, output = run_check("--prometheus", f"http://127.0.0.1:{pick_free(1)[0]}")
     assert code == 1
     assert "no Prometheus at" in output
 

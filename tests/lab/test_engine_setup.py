@@ -12,7 +12,7 @@ import pytest
 from lab.engine import Engine, EngineSpec, assign_cores, build_command, build_environment, connector_config
 from lab.errors import LabError, PortTakenError
 from lab.layout import choose_run_directory, make_specs
-from lab.ports import choose_port, is_free, pick_free
+from lab.ports import EPHEMERAL, choose_port, is_free, pick_free
 
 
 def spec(tmp_path: Path, **more: Any) -> EngineSpec:
@@ -133,6 +133,14 @@ def test_free_ports_are_distinct_and_avoid_what_is_taken() -> None:
     ports = pick_free(20)
     assert len(set(ports)) == 20
     assert not set(pick_free(20, avoid=ports)) & set(ports)
+
+
+def test_free_ports_are_none_that_the_kernel_gives_to_others() -> None:
+    low, high = (int(one) for one in EPHEMERAL.read_text().split())
+    with socket.socket() as given:
+        given.bind(("127.0.0.1", 0))
+        assert low <= given.getsockname()[1] <= high
+    assert not [port for port in pick_free(200) if low <= port <= high]
 
 
 def test_run_directory_of_an_earlier_run_is_refused(tmp_path: Path) -> None:

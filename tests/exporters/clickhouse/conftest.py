@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.ports import pick_free
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "analysis"))
 
 
@@ -41,7 +43,7 @@ def collector(server, tmp_path):
     found = find_spec("rotel")
     if found is None or found.origin is None:
         pytest.skip("the rotel wheel is not installed")
-    ports = [pick_port() for _ in range(2)]
+    ports = pick_free(2)
     command = [
         str(Path(found.origin).with_name("rotel-agent")), "start", "--otlp-grpc-endpoint", f"127.0.0.1:{ports[0]}",
         "--otlp-http-endpoint", f"127.0.0.1:{ports[1]}", "--exporter", "clickhouse", "--batch-timeout", "50ms",
@@ -60,9 +62,3 @@ def collector(server, tmp_path):
         finally:
             process.terminate()
             process.wait(timeout=30)
-
-
-def pick_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
