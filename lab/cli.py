@@ -54,6 +54,7 @@ def run(*, warmup: int, faults: Sequence[str], efa: bool, efa_root: Path, **opti
       kvlens lab run --mode pull --requests 30 --rate 1 --out runs/pull
       kvlens lab run --mode push --requests 30 --rate 1 --out runs/push --input-lens 200,1000
       kvlens lab run --mode pull --stock d --requests 10
+      kvlens lab run --mode push --clock D0=+300ms --clock P0=-120ms,40ppm
       kvlens lab run --mode bidirectional --requests 5 --turns 3
       kvlens lab run --mode bidirectional --turns 6 --retention 8 --history sound,sound,paused --threshold 128
       kvlens lab run --mode bidirectional --requests 4 --concurrency 4 --turns 5 --gap 2 --gaps exponential

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .cache_usage import ENV_FILE as ENV_CACHE_USAGE
+from .host_clock import OtherHost, describe_host
 from .model import SERVED_NAME
 from .ports import HOST
 from .process import Child
@@ -55,7 +56,8 @@ class EngineSpec:
     role: "prefill" or "decode"; id: NIXL engine id; port, side_channel_port: TCP ports on 127.0.0.1;
     instrumented: kvlens connector instead of the stock one; cores: cores it may use, all when empty;
     arguments: more of vLLM's own, after the lab's; load_failure_policy: vLLM's kv_load_failure_policy, None for its
-    default (fail); cache_usage: file in which the cache's usage is noted.
+    default (fail); cache_usage: file in which the cache's usage is noted; host: the one that it pretends to live on,
+    None for this machine.
     """
 
     role: str
@@ -77,6 +79,7 @@ class EngineSpec:
     arguments: tuple[str, ...] = ()
     load_failure_policy: str | None = None
     cache_usage: Path | None = None
+    host: OtherHost | None = None
 
     @property
     def url(self) -> str:
@@ -141,6 +144,8 @@ def build_environment(spec: EngineSpec, base: Mapping[str, str] = os.environ) ->
         env["KVLENS_LAB_FAULT_FILE"] = str(spec.fault_file)
     if spec.cache_usage:
         env[ENV_CACHE_USAGE] = str(spec.cache_usage)
+    if spec.host:
+        env |= spec.host.to_environment(env)
     return {**env, **spec.env}
 
 
@@ -215,6 +220,7 @@ class Engine:
             "tensor_parallel": spec.tensor_parallel,
             "prefix_caching": spec.prefix_caching,
             "cores": list(spec.cores),
+            "clock": describe_host(spec.host),
             "pid": self.pid,
             "log": str(spec.log),
             "connector": connector_config(spec),

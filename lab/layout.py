@@ -9,6 +9,7 @@ from typing import Any
 
 from .engine import EngineSpec, assign_cores
 from .errors import LabError
+from .host_clock import HostClock, place_engines
 from .manifest import available_cores
 from .ports import pick_free
 
@@ -22,12 +23,19 @@ def choose_run_directory(mode: str, out: Path | str | None) -> Path:
 
 
 def make_specs(
-    shared: Mapping[str, Any], stock: str | None, decoders: int, taken: set[int], out: Path
+    shared: Mapping[str, Any],
+    stock: str | None,
+    decoders: int,
+    taken: set[int],
+    out: Path,
+    *,
+    clocks: Mapping[str, HostClock | str] = {},
 ) -> list[EngineSpec]:
-    """Return the specs of P and of every decoder, each with free ports and its cores."""
+    """Return the specs of P and of every decoder, each with free ports, its cores and its clock."""
     names = [("prefill", "P0"), *(("decode", f"D{index}") for index in range(decoders))]
     ports = pick_free(2 * len(names), taken)
     cores = available_cores()
+    hosts = place_engines(clocks, [name for _, name in names])
     specs = []
     for number, (role, name) in enumerate(names):
         specs.append(
@@ -39,6 +47,7 @@ def make_specs(
                 log=out / "logs" / f"{role}-{name}.log",
                 instrumented=stock not in ("both", role[0]),
                 cores=assign_cores(role, max(0, number - 1), shared["tensor_parallel"], cores),
+                host=hosts.get(name),
                 **shared,
             )
         )

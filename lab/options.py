@@ -12,6 +12,7 @@ import rich_click as click
 from .errors import LabError
 from .faults import SITES, Fault
 from .history import GAPS, KINDS
+from .host_clock import HostClock, parse_clocks
 
 if TYPE_CHECKING:
     from .workload import Workload
@@ -54,6 +55,10 @@ def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--retry/--no-retry", default=True, show_default=True,
             help="Router: send a prefill leg that failed with a readback again without.",
         ),
+        click.option(
+            "--clock", "clocks", multiple=True, callback=_parse_clocks, metavar="ENGINE=OFFSET[,DRIFT]",
+            help="An engine lives as if on another host, its clocks wrong: P0=-120ms,40ppm.",
+        ),
         click.option("--cache-usage/--no-cache-usage", default=None, help="Note vLLM's cache usage in the run."),
         click.option(
             "--propagate", type=click.Choice(["client", "always", "never"]), default="client", show_default=True,
@@ -76,6 +81,10 @@ def parse_object(_: click.Context, __: click.Parameter, value: str | None) -> di
     if not isinstance(parsed, dict):
         raise click.BadParameter("must be a JSON object")
     return parsed
+
+
+def _parse_clocks(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, HostClock]:
+    return parse_clocks(values)
 
 
 def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ def register() -> None:
     """Install the lab's changes in this process, once."""
     if os.environ.get("KVLENS_LAB") != "1":
         return
+    _move_to_host()
     # What an engine that no longer answers is doing: `kill -USR1` writes the stacks of all its threads into its log.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _replace_sched_yield()
@@ -44,6 +45,16 @@ def register() -> None:
         from .faults import FaultFile
 
         install_fault_sites(FaultFile.from_environment())
+
+
+def _move_to_host() -> None:
+    """Give this process the clocks of the host that it pretends to live on; first, before anything reads a clock."""
+    from .host_clock import OtherHost
+
+    if host := OtherHost.from_environment(os.environ):
+        from .other_host import move_to_host
+
+        move_to_host(host)
 
 
 def _replace_sched_yield() -> None:

@@ -21,6 +21,7 @@ from .conversations import Policy
 from .engine import MODES, Engine
 from .errors import LabError
 from .faults import Fault, write_faults
+from .host_clock import HostClock
 from .layout import choose_run_directory, make_specs
 from .load_process import run_load_generator
 from .loadgen import Record
@@ -58,6 +59,7 @@ class Pair:
         conversations: the router's policy for conversations, fields of `conversations.Policy`.
         retry: the router sends a prefill leg that failed with a readback again without.
         cache_usage: note vLLM's cache usage in the run; None: in bidirectional mode.
+        clocks: engines (P0, D0, ...) that live as if on another host, with wrong clocks: HostClock or "-120ms,40ppm".
         faults: install the fault sites (off for overhead measurements).
         router_port: fixed port of the router; a free one by default.
         model_cache: folder of the model.
@@ -88,6 +90,7 @@ class Pair:
         conversations: Mapping[str, Any] | None = None,
         retry: bool = True,
         cache_usage: bool | None = None,
+        clocks: Mapping[str, HostClock | str] | None = None,
         faults: bool = True,
         router_port: int | None = None,
         model_cache: Path | None = None,
@@ -118,7 +121,8 @@ class Pair:
             "load_failure_policy": load_failure_policy,
             "cache_usage": self.out / CACHE_USAGE_FILE if notes_usage else None,
         }  # fmt: skip
-        self.engines = [Engine(spec) for spec in make_specs(shared, stock, decoders, {self._router_port}, self.out)]
+        specs = make_specs(shared, stock, decoders, {self._router_port}, self.out, clocks=clocks or {})
+        self.engines = [Engine(spec) for spec in specs]
         self._router = Child(
             "router", [sys.executable, "-m", "lab.router", "--config", str(self.out / "router.json")],
             self.out / "logs" / "router.log",

@@ -37,7 +37,7 @@ GROUPS = tuple(dict.fromkeys((*GROUP_OF_KEY.values(), OTHER)))
 # Names of things, not conditions: they differ between any two runs.
 INCIDENTAL = frozenset(
     {"created", "schema", "name", "log", "pid", "url", "host", "port", "side_channel_host", "side_channel_port", "id",
-     "engine_id", "max_in_flight"}
+     "engine_id", "max_in_flight", "boot_id", "zero_unix_ns", "zero_perf_ns", "perf_ahead_ns"}
 )  # fmt: skip
 # A model's name is a condition, unlike a run's.
 KEPT_NAMES = frozenset({"model.name"})
