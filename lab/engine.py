@@ -17,6 +17,7 @@ from .host_clock import OtherHost, describe_host
 from .model import SERVED_NAME
 from .ports import HOST
 from .process import Child
+from .start_method import ENV_METHOD
 from .stock_fixes import ENV_READBACK_ONCE
 
 MODES = ("push", "pull", "bidirectional")
@@ -43,6 +44,7 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    ENV_METHOD: "fork",
     "VLLM_NIXL_SIDE_CHANNEL_HOST": HOST,
     # A killed engine loses at most this much of its spans (ms).
     "OTEL_BSP_SCHEDULE_DELAY": "500",

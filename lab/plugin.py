@@ -28,6 +28,7 @@ def register() -> None:
     _replace_sched_yield()
     _slow_progress_thread()
     _leave_cores_alone()
+    _keep_start_method()
     if os.environ.get("KVLENS_LAB_STREAM_PARAMS") == "1":
         from .stream_params import install_stream_params
 
@@ -109,3 +110,13 @@ def _leave_cores_alone() -> None:
     from vllm.platforms import current_platform
 
     type(current_platform).discover_numa_topology = classmethod(lambda cls: [])
+
+
+def _keep_start_method() -> None:
+    """Let the lab say how an engine starts its processes."""
+    from .start_method import ENV_METHOD, keep_start_method
+
+    if method := os.environ.get(ENV_METHOD):
+        from vllm.platforms import current_platform
+
+        keep_start_method(type(current_platform), method)

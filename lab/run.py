@@ -162,11 +162,11 @@ class Pair:
         try:
             for engine in self.engines:
                 engine.start()
+            self._router.start()
             for engine in self.engines:
                 self._progress(f"waiting for {engine.child.name}")
                 engine.wait_ready(self._require_alive)
             self._progress("waiting for the router")
-            self._router.start()
             self._router.wait_ready(self._is_router_ready, _ROUTER_READY_S, self._require_alive)
             self.write_manifest()
         except BaseException:

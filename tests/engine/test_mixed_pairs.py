@@ -8,6 +8,7 @@ import pytest
 from pairs import read_spans, references, tokens_of, wait_for_document
 
 from lab.run import Pair
+from lab.start_method import ENV_METHOD
 from lab.workload import Workload
 
 pytestmark = pytest.mark.engine
@@ -16,14 +17,16 @@ LAST = Workload(requests=2, input_lens=(64,), output_len=4, seed=9, id_prefix="l
 LOAD = Workload(requests=8, concurrency=3, input_lens=(64, 700), output_len=6, seed=5, id_prefix="mixed")
 
 
-# Each start costs most of a minute: every change shows a stock peer on either side, the soak the other two pairs.
-HALVES = ["pull-d", "push-p", *(pytest.param(half, marks=pytest.mark.soak) for half in ("pull-p", "push-d"))]
+# Every change shows a stock peer on either side, the soak the other two pairs. One pair spawns its processes, as
+# vLLM does on CPU outside the lab: the end of a spawned process is another than that of a forked one.
+SPAWNS = "push-p"
+HALVES = ["pull-d", SPAWNS, *(pytest.param(half, marks=pytest.mark.soak) for half in ("pull-p", "push-d"))]
 
 
 @pytest.fixture(scope="module", params=HALVES)
 def half(request: pytest.FixtureRequest, start_pair: Callable[..., Pair]) -> Iterator[tuple[Pair, str]]:
     mode, stock = request.param.split("-")
-    running = start_pair(mode, stock=stock)
+    running = start_pair(mode, stock=stock, env={ENV_METHOD: "spawn"} if request.param == SPAWNS else {})
     running.warm_up(LOAD.input_lens)
     yield running, {"p": "prefill", "d": "decode"}[stock]
     running.stop()
