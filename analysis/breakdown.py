@@ -13,6 +13,7 @@ from .client import join_client, summarize_client
 from .clocks.align import align_clocks
 from .clocks.describe import describe_clocks
 from .clocks.doubt import add_doubts, carry_doubts, drop_unknown
+from .clocks.notifications import place_notifications, widen_landings
 from .errors import KvlensError
 from .landing import estimate_landing
 from .progress import add_progress
@@ -48,7 +49,7 @@ def break_down(session: Session) -> Breakdown:
     attempts = join_readbacks(join_router(aligned.engines, aligned.routers), session.query("readbacks"))
     attempts = add_doubts(aligned.correct_readbacks(attempts), aligned.relation)
     milestones = name_requests(add_bucket(attempts))
-    requests = add_progress(estimate_landing(join_client(milestones, client)))
+    requests = add_progress(widen_landings(estimate_landing(place_notifications(join_client(milestones, client)))))
     if requests.is_empty():
         raise KvlensError(
             f"no requests in {session.run.name}, though it has {health['used_spans']} kvlens spans",

@@ -96,3 +96,42 @@ def _read_resource(resource: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _replace(holder: dict[str, Any], name: str, restore: Any, host: OtherHost) -> None:
     holder[name] = str(restore(host, int(holder[name])))
+
+
+class TrueClocks:
+    """What every clock of a run with wrong clocks showed at a moment of the machine's own CLOCK_MONOTONIC.
+
+    As an analysis sees a clock: the boot's, with the anchor of its earliest process.
+
+    Args:
+        run: the run directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        hosts = read_hosts(json.loads((run / "manifest.json").read_text(encoding="utf-8")))
+        self._hosts = {host.boot_id: host for host in hosts.values()}
+        self._anchors: dict[str, tuple[int, int]] = {}
+        for path in sorted((run / "traces").glob("*.otlp.jsonl")):
+            with path.open(encoding="utf-8") as lines:
+                for resource in json.loads(next(lines))["resourceSpans"]:
+                    clock = {name: next(iter(value.values())) for name, value in _read_resource(resource).items()}
+                    found = tuple(int(clock[f"kvlens.clock.anchor_{kind}_ns"]) for kind in ("perf", "unix"))
+                    boot = clock["kvlens.clock.boot_id"]
+                    self._anchors[boot] = min(found, self._anchors.get(boot, found))
+
+    @property
+    def boots(self) -> list[str]:
+        """Return the boot ids, the machine's own included."""
+        return sorted(self._anchors)
+
+    def find_moment(self, boot: str, unix_ns: float) -> int:
+        """Return the moment (ns on the machine's CLOCK_MONOTONIC) at which a clock showed a Unix time."""
+        perf, unix = self._anchors[boot]
+        shown = round(unix_ns) - unix + perf
+        return to_own_perf(self._hosts[boot], shown) if boot in self._hosts else shown
+
+    def read(self, boot: str, perf_ns: int) -> int:
+        """Return the Unix ns that a clock showed at a moment of the machine's CLOCK_MONOTONIC."""
+        perf, unix = self._anchors[boot]
+        host = self._hosts.get(boot)
+        return unix - perf + perf_ns + (host.perf_ahead_ns + host.gain_ns(perf_ns) if host else 0)

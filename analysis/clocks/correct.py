@@ -11,7 +11,7 @@ from .relation import Relation
 
 ENGINE_COLUMNS: Mapping[str, Sequence[str]] = {
     "p_boot": ("p_start", "p_sched", "p_end", "reg_seen"),
-    "d_boot": ("d_start", "d_alloc", "d_told", "d_sched", "d_first", "d_end", "notified_at"),
+    "d_boot": ("d_start", "d_alloc", "d_told", "d_sched", "d_first", "d_end", "notified_at", "notified_apart"),
     "x_boot": ("post_start", "post_end", "landed_after", "landed_done"),
 }
 ROUTER_COLUMNS: Mapping[str, Sequence[str]] = {

@@ -208,8 +208,10 @@ SELECT
     if(x_wire != 0, x_landed_after, NULL) AS landed_after, if(x_wire != 0, x_landed_done, NULL) AS landed_done,
     if(x_wire != 0, x_moved, NULL) AS bytes, if(x_wire != 0, x_descriptors, NULL) AS descriptors,
     nullIf(x_reg_seen, 0) AS reg_seen,
-    -- In push the notification on D bounds the landing from above as well, if D has P's clock.
-    if(mode = 'push' AND p_boot = d_boot, nullIf(d_notified, 0), NULL) AS notified_at
+    -- In push the notification on D bounds the landing from above as well: at once if D has P's clock, else only when
+    -- the clocks are known (analysis/clocks/notifications.py).
+    if(mode = 'push' AND p_boot = d_boot, nullIf(d_notified, 0), NULL) AS notified_at,
+    if(mode = 'push' AND p_boot != d_boot, nullIf(d_notified, 0), NULL) AS notified_apart
 FROM attempts
 -- What only the root says, and whose it is; any other span says that of a leg whose root was lost.
 LEFT JOIN (

@@ -1,0 +1,134 @@
+"""P and D live as if on other hosts with wrong clocks: all is served, and the analysis finds what it was not told.
+
+The measure is the same run put right by the truth (lab/true_clocks.py), analysed as of one host.
+`python -m benchmarks wrong_clocks` prints more, both modes and runs without wrong clocks beside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from pairs import read_spans, references, tokens_of
+
+from analysis.cli import main
+from analysis.clocks import correct
+from analysis.compare.conditions import diff_conditions
+from benchmarks.wrong_clocks import CLOCKS, measure_pairs, measure_segments, open_breakdown, restore
+from lab.host_clock import parse_clock
+from lab.run import Pair
+from lab.true_clocks import TrueClocks, read_hosts
+from lab.workload import Workload
+
+pytestmark = pytest.mark.engine
+
+LOAD = Workload(requests=40, rate=2.0, input_lens=(64, 300, 700), output_len=6, seed=17, id_prefix="apart")
+MODES = ["push", pytest.param("pull", marks=pytest.mark.soak)]
+
+
+@pytest.fixture(scope="module", params=MODES)
+def served(request: pytest.FixtureRequest, start_pair: Callable[..., Pair]) -> tuple[Path, list[Any], Any]:
+    """A finished run with wrong clocks: its directory, its records, the tokens that one engine alone makes."""
+    pair = start_pair(request.param, clocks=CLOCKS)
+    pair.warm_up(LOAD.input_lens)
+    records = pair.run_workload(LOAD)
+    alone = references(pair, LOAD)
+    # Also exports what still waits in the engines.
+    pair.stop()
+    return pair.out, records, alone
+
+
+@pytest.fixture(scope="module")
+def restored(served: tuple[Path, list[Any], Any]) -> Path:
+    return restore(served[0])
+
+
+def test_all_is_served_and_no_lease_expires_for_the_clocks(served: tuple[Path, list[Any], Any]) -> None:
+    out, records, alone = served
+    assert [record["error"] for record in records] == [None] * LOAD.requests
+    assert tokens_of(records) == alone
+    spans = read_spans(out)
+    leases = [span for span in spans if span["name"] == "lease"]
+    assert len(leases) >= LOAD.requests
+    assert {span["outcome"] for span in leases} <= {"read", "sent", "received", "released"}
+    assert not [span for span in spans if span["name"] in ("failure", "validation")]
+    assert not [log for log in (out / "logs").glob("*-*.log") if "expired KV blocks" in log.read_text()]
+
+
+def test_manifest_tells_the_truth_and_a_comparison_names_it(served: tuple[Path, list[Any], Any]) -> None:
+    manifest = json.loads((served[0] / "manifest.json").read_text())
+    hosts = read_hosts(manifest)
+    asked = {engine: parse_clock(clock) for engine, clock in CLOCKS.items()}
+    assert {engine: (host.offset_ms, host.drift_ppm) for engine, host in hosts.items()} == {
+        engine: (clock.offset_ms, clock.drift_ppm) for engine, clock in asked.items()
+    }
+    assert set(TrueClocks(served[0]).boots) > {host.boot_id for host in hosts.values()}
+    plain = {**manifest, "engines": [{**engine, "clock": None} for engine in manifest["engines"]]}
+    changed = {difference.key for difference in diff_conditions(plain, manifest)}
+    assert changed == {
+        f"engines.{role}0.clock.{part}" for role in ("prefill", "decode") for part in ("offset_ms", "drift_ppm")
+    }
+
+
+def test_the_truth_is_inside_every_interval(served: tuple[Path, list[Any], Any], report: Callable[[str], None]) -> None:
+    pairs = measure_pairs(served[0])
+    assert len(pairs) == 3  # router, P, D
+    found = run_clocks(served[0])
+    summary = found["clocks"]
+    assert (summary["impossible_orders"], summary["jumps"], summary["unrelated_pairs"]) == (0, 0, 0)
+    inside, moments = sum(pair.inside for pair in pairs), sum(pair.moments for pair in pairs)
+    wide = ", ".join(f"{pair.width_ms:.1f}" for pair in pairs)
+    far = max(abs(pair.true_ms) for pair in pairs)
+    report(
+        f"{served[0].name}: clocks up to {far:.0f} ms and 100 ppm apart: truth inside at {inside} of {moments} moments"
+        f" of {len(pairs)} pairs; widths {wide} ms"
+    )
+    assert inside == moments
+    # As printed: in the middle of the run, of wall clocks.
+    printed = sorted(abs(pair["offset_ms"]) for pair in found["pairs"])
+    for shown, pair in zip(printed, sorted(pairs, key=lambda one: abs(one.true_ms)), strict=True):
+        assert shown == pytest.approx(abs(pair.true_ms), abs=pair.widest_ms)
+
+
+def run_clocks(run: Path) -> dict[str, Any]:
+    result = CliRunner().invoke(main, ["clocks", str(run), "--json"], catch_exceptions=False)
+    document: dict[str, Any] = json.loads(result.output)
+    return document
+
+
+def test_segments_are_those_of_one_host_within_the_published_uncertainty(
+    served: tuple[Path, list[Any], Any], restored: Path, report: Callable[[str], None]
+) -> None:
+    found, true = open_breakdown(served[0]), open_breakdown(restored)
+    assert true.summary["clocks"] is None
+    assert found.budgets.height == LOAD.requests
+    segments = measure_segments(found, true)
+    crossing = [one for one in segments if one.published_ms > 0]
+    report(
+        f"{served[0].name}: segments of {LOAD.requests} requests against the truth, error at most within published"
+        f" median (ms): {'; '.join(f'{one.name} {one.worst_ms:.2f} within {one.published_ms:.1f}' for one in crossing)}"
+    )
+    assert [one for one in segments if one.beyond] == []
+    assert {"prefill_ingress", "delivery", "completion_lag" if "push" in served[0].name else "handoff_dispatch"} <= {
+        one.name for one in crossing
+    }
+
+
+def test_a_wrong_correction_would_be_seen(
+    served: tuple[Path, list[Any], Any], restored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of the offset left in, and segments between clocks are off by more than published."""
+    stock = correct.find_shifts
+
+    def find_shifts(relation: Any, boots: Any, at: Any) -> tuple[np.ndarray, np.ndarray]:
+        shift, rate = stock(relation, boots, at)
+        return shift * 9 // 10, rate
+
+    monkeypatch.setattr(correct, "find_shifts", find_shifts)
+    segments = measure_segments(open_breakdown(served[0]), open_breakdown(restored))
+    assert sum(one.beyond for one in segments) >= LOAD.requests
