@@ -131,32 +131,30 @@ WITH
         FROM legs
         LEFT JOIN transfers USING (leg)
     ),
-    placed AS (
-        SELECT
-            *, row_number() OVER (PARTITION BY meeting, is_d ORDER BY place) = 1 AS is_first,
-            is_first AND NOT is_d AS of_p, is_first AND is_d AS of_d,
-            -- The side that posts: D in pull, P in push.
-            is_first AND is_d != is_push AS of_x
-        FROM met
-    ),
-    -- Each column has one value, so that the sum is that value.
+    -- Of each side the leg with the least place; of the transfer the side's that posts (D in pull, P in push).
     meetings AS (
         SELECT
             meeting, countIf(is_d) AS d_legs, countIf(NOT is_d) AS p_legs,
-            sumIf(trace_hash, is_first) AS trace_hash, sumIf(seen, is_first) AS seen,
-            sumIf(leg, of_p) AS p_leg, sumIf(start, of_p) AS p_start, sumIf(sched, of_p) AS p_sched,
-            sumIf(first, of_p) AS p_end,
-            sumIf(leg, of_d) AS d_leg, sumIf(start, of_d) AS d_start, sumIf(alloc, of_d) AS d_alloc,
-            sumIf(told, of_d) AS d_told, sumIf(sched, of_d) AS d_sched, sumIf(first, of_d) AS d_first,
-            sumIf(ended, of_d) AS d_end, sumIf(has_waited, of_d) AS d_waited, sumIf(wait_outcome, of_d) AS d_wait_outcome,
-            sumIf(notified, of_d) AS d_notified,
-            sumIf(x_ranks, of_x) AS x_ranks, sumIf(x_wire, of_x) AS x_wire, sumIf(x_rank, of_x) AS x_rank,
-            sumIf(x_direction, of_x) AS x_direction, sumIf(x_peer, of_x) AS x_peer,
-            sumIf(x_post_begin, of_x) AS x_post_begin, sumIf(x_post_end, of_x) AS x_post_end,
-            sumIf(x_landed_after, of_x) AS x_landed_after, sumIf(x_landed_done, of_x) AS x_landed_done,
-            sumIf(x_moved, of_x) AS x_moved, sumIf(x_descriptors, of_x) AS x_descriptors,
-            sumIf(if(x_reg_seen != 0, x_reg_seen, x_seen), of_x) AS x_reg_seen
-        FROM placed
+            argMin(trace_hash, place) AS trace_hash, argMin(seen, place) AS seen,
+            argMinIf(leg, place, NOT is_d) AS p_leg, argMinIf(start, place, NOT is_d) AS p_start,
+            argMinIf(sched, place, NOT is_d) AS p_sched, argMinIf(first, place, NOT is_d) AS p_end,
+            argMinIf(leg, place, is_d) AS d_leg, argMinIf(start, place, is_d) AS d_start,
+            argMinIf(alloc, place, is_d) AS d_alloc, argMinIf(told, place, is_d) AS d_told,
+            argMinIf(sched, place, is_d) AS d_sched, argMinIf(first, place, is_d) AS d_first,
+            argMinIf(ended, place, is_d) AS d_end, argMinIf(has_waited, place, is_d) AS d_waited,
+            argMinIf(wait_outcome, place, is_d) AS d_wait_outcome, argMinIf(notified, place, is_d) AS d_notified,
+            argMinIf(x_ranks, place, is_d != is_push) AS x_ranks, argMinIf(x_wire, place, is_d != is_push) AS x_wire,
+            argMinIf(x_rank, place, is_d != is_push) AS x_rank,
+            argMinIf(x_direction, place, is_d != is_push) AS x_direction,
+            argMinIf(x_peer, place, is_d != is_push) AS x_peer,
+            argMinIf(x_post_begin, place, is_d != is_push) AS x_post_begin,
+            argMinIf(x_post_end, place, is_d != is_push) AS x_post_end,
+            argMinIf(x_landed_after, place, is_d != is_push) AS x_landed_after,
+            argMinIf(x_landed_done, place, is_d != is_push) AS x_landed_done,
+            argMinIf(x_moved, place, is_d != is_push) AS x_moved,
+            argMinIf(x_descriptors, place, is_d != is_push) AS x_descriptors,
+            argMinIf(if(x_reg_seen != 0, x_reg_seen, x_seen), place, is_d != is_push) AS x_reg_seen
+        FROM met
         GROUP BY meeting
     ),
     -- Legs that met nobody are numbered by their trace; the others need no place, so that nothing is sorted for them.
