@@ -14,6 +14,7 @@ from .clocks.align import align_clocks
 from .clocks.describe import describe_clocks
 from .clocks.doubt import add_doubts, carry_doubts, drop_unknown
 from .clocks.notifications import place_notifications, widen_landings
+from .clocks.relation import Relation
 from .errors import KvlensError
 from .landing import estimate_landing
 from .progress import add_progress
@@ -32,12 +33,14 @@ class Breakdown:
     budgets: one row per request with a first token (columns of build_budgets and more, ns).
     unfinished: one row per request that never got its last token.
     summary: plain dicts, the "summary" of the JSON document.
+    relation: how the clocks of several boots stand to each other, for other stamps of the run; None with one boot.
     """
 
     run: Run
     budgets: pl.DataFrame
     unfinished: pl.DataFrame
     summary: dict[str, Any]
+    relation: Relation | None = None
 
 
 def break_down(session: Session) -> Breakdown:
@@ -76,7 +79,7 @@ def break_down(session: Session) -> Breakdown:
             **health,
         },
     }
-    return Breakdown(session.run, budgets, unfinished, summary)
+    return Breakdown(session.run, budgets, unfinished, summary, aligned.relation)
 
 
 def check_sides(run: Run, health: dict[str, Any]) -> None:

@@ -23,7 +23,10 @@ ROUTER_COLUMNS: Mapping[str, Sequence[str]] = {
 READBACK_COLUMNS: Mapping[str, Sequence[str]] = {
     "p_boot": ("p_alloc", "p_told", "p_post_start", "p_post_end", "p_landed"),
 }
-HANDSHAKE_COLUMNS: Mapping[str, Sequence[str]] = {"boot": ("begin", "finish")}
+OWN_COLUMNS: Mapping[str, Sequence[str]] = {
+    "boot": ("begin", "finish", "at", "registration_seen", "w_begin", "w_finish", "submit_begin"),
+}
+"""Of rows that are of one engine: its handshakes, steps, spans and levels."""
 
 
 def correct_engines(frame: pl.DataFrame, relation: Relation) -> pl.DataFrame:
@@ -34,9 +37,21 @@ def correct_engines(frame: pl.DataFrame, relation: Relation) -> pl.DataFrame:
 
 def correct_handshakes(frame: pl.DataFrame, engines: pl.DataFrame, relation: Relation) -> pl.DataFrame:
     """Put rows of sql/handshakes.sql on the reference clock, each by the boot that its engine has in the milestones."""
-    sides = [engines.select(engine=f"{side}_engine", boot=f"{side}_boot") for side in ("p", "d")]
-    boots = pl.concat(sides).drop_nulls().unique("engine", keep="first", maintain_order=True)
-    return correct(frame.join(boots, on="engine", how="left", maintain_order="left"), relation, HANDSHAKE_COLUMNS)
+    return correct_rows(frame, list_engine_boots(engines), relation)
+
+
+def list_engine_boots(requests: pl.DataFrame) -> pl.DataFrame:
+    """List engine and boot of all engines that rows with p_engine, p_boot, d_engine and d_boot name."""
+    sides = [requests.select(engine=f"{side}_engine", boot=f"{side}_boot") for side in ("p", "d")]
+    return pl.concat(sides).drop_nulls().unique("engine", keep="first", maintain_order=True)
+
+
+def correct_rows(frame: pl.DataFrame, boots: pl.DataFrame, relation: Relation | None) -> pl.DataFrame:
+    """Put rows that name their engine on the reference clock; left as they are in a run of one boot."""
+    if relation is None:
+        return frame
+    own = frame.drop("boot", strict=False).join(boots, on="engine", how="left", maintain_order="left")
+    return correct(own, relation, OWN_COLUMNS)
 
 
 def correct(frame: pl.DataFrame, relation: Relation, columns: Mapping[str, Sequence[str]]) -> pl.DataFrame:

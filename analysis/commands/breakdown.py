@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -83,7 +84,7 @@ def find_request(result: Breakdown, request_id: str) -> list[Breakdown]:
     budgets, unfinished = result.budgets.filter(wanted), result.unfinished.filter(wanted)
     if budgets.is_empty() and unfinished.is_empty():
         return []
-    return [Breakdown(result.run, budgets, unfinished, result.summary)]
+    return [replace(result, budgets=budgets, unfinished=unfinished)]
 
 
 def _print_request(results: list[Breakdown], found: list[Breakdown], request_id: str, *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import polars as pl
 import rich_click as click
 
 from ..breakdown import Breakdown, break_down
+from ..clocks.correct import correct_rows
 from ..errors import KvlensError
 from ..source import open_session
 from ..timeline import build_timeline, encode_names
@@ -49,10 +50,14 @@ def perfetto(run: Path, request_id: str | None, slowest: int, out: Path | None) 
     from exporters.perfetto.writer import write_trace
 
     with open_session([run]) as session:
-        chosen = choose_requests(break_down(session), request_id, slowest)
+        result = break_down(session)
+        chosen = choose_requests(result, request_id, slowest)
         ids = encode_names([*chosen["p_id"], *chosen["d_id"]])
         spans = session.query("timeline", ids=ids, traces=encode_names(chosen["trace_id"]))
-        timeline = build_timeline(spans, session.query("load_levels"), chosen)
+        # All on one clock, so that what came first is left of what followed.
+        boots = spans.select("engine", "boot").unique("engine", keep="first", maintain_order=True)
+        levels = correct_rows(session.query("load_levels"), boots, result.relation)
+        timeline = build_timeline(correct_rows(spans, boots, result.relation), levels, chosen)
         name = session.run.name
     path = out or Path(f"{name.split('.', maxsplit=1)[0]}.perfetto-trace")
     try:

@@ -14,6 +14,7 @@ SELECT
     ResourceAttributes['kvlens.role'] AS role,
     ResourceAttributes['kvlens.mode'] AS mode,
     ResourceAttributes['host.name'] AS host,
+    ResourceAttributes['kvlens.clock.boot_id'] AS boot,
     toInt64OrZero(ResourceAttributes['process.pid']) AS pid,
     toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_unix_ns']) AS unix,
     if(unix = 0, 0, toInt64OrZero(ResourceAttributes['kvlens.clock.anchor_perf_ns']) - unix

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ..breakdown import Breakdown
+from ..clocks.correct import correct_rows, list_engine_boots
 from ..source import Session
 from ..tpot import DECODE as DECODING
 from ..tpot import prepare_steps
@@ -50,7 +51,10 @@ class Observations:
 def observe(session: Session, breakdown: Breakdown) -> Observations:
     """Read a run."""
     members = session.query("step_members")
-    steps = prepare_steps(session.query("steps"), members)
+    # On the clock of the budgets: legs are held against the steps of engines on other hosts.
+    steps = correct_rows(
+        prepare_steps(session.query("steps"), members), list_engine_boots(breakdown.budgets), breakdown.relation
+    )
     awake = {role: [list_stretches(steps, role, idle=idle) for idle in (False, True)] for role in (PREFILL, DECODE)}
     return Observations(
         requests=breakdown.budgets,

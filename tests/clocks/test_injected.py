@@ -12,11 +12,15 @@ from span_builder import MS, Request, World, add_request, pull_times
 from analysis.breakdown import break_down
 from analysis.cli import main
 from analysis.clocks.align import align_clocks
+from analysis.clocks.correct import correct_rows
 from analysis.render.notes import list_notes
 from analysis.segments import SEGMENTS
 from analysis.source import open_session
 from analysis.synthetic.parameters import Parameters
 from analysis.synthetic.write import write_run
+from analysis.timeline import encode_names
+from analysis.whatif.hops import measure_hops
+from analysis.whatif.observations import observe
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 OFF = {"prefill": (310.5, 30.0), "decode": (-456.25, -40.0)}
@@ -76,6 +80,26 @@ def test_offsets_and_drifts_are_found(injected):
     table = CliRunner().invoke(main, ["clocks", str(path)], catch_exceptions=False).output
     assert "router" in table
     assert "directly" in table
+
+
+def test_spans_of_a_timeline_and_legs_beside_steps_are_on_the_same_clock(injected):
+    path, plain, shifted = injected
+    assert (plain.relation, shifted.relation is None) == (None, False)
+    timelines, hops = [], []
+    for place, result in ((RUNS / path.name, plain), (path, shifted)):
+        ids, traces = (encode_names(result.budgets[name]) for name in ("p_id", "trace_id"))
+        with open_session([place]) as session:
+            spans = session.query("timeline", ids=ids, traces=traces)
+            hops.append(measure_hops(observe(session, result))[0])
+        boots = spans.select("engine", "boot").unique("engine")
+        timelines.append(correct_rows(spans, boots, result.relation).select("span_id", "begin"))
+    both = timelines[0].join(timelines[1], on="span_id", suffix="_off")
+    assert both.height > 100
+    assert (both["begin"] - both["begin_off"]).abs().max() < 10 * MS
+    # An engine that stepped when a request came to it did so on any clock.
+    for name in ("to_prefill", "to_decode"):
+        assert len(hops[0][name].busy) == pytest.approx(len(hops[1][name].busy), abs=1), name
+        assert len(hops[0][name].idle) == pytest.approx(len(hops[1][name].idle), abs=1), name
 
 
 def test_run_of_one_boot_costs_nothing_and_says_so():
