@@ -1,6 +1,6 @@
 """Cut the spans of one incident out of a kept run, as `since` and `until` do on ClickHouse.
 
-    python -m benchmarks.live.cut runs/live "late registration" runs/late-registration
+python -m benchmarks.live.cut runs/live "late registration" runs/late-registration
 """
 
 from __future__ import annotations
