@@ -19,7 +19,7 @@ from lab.errors import LabError
 from lab.host_clock import HostClock, OtherHost, make_host, parse_clock
 from lab.layout import make_specs
 from lab.other_host import make_clocks
-from lab.true_clocks import restore_clocks, to_own_perf, to_own_unix
+from lab.true_clocks import TrueClocks, restore_clocks, to_own_perf, to_own_unix
 
 CLOCK = HostClock(-120.0, 40.0)
 S = 10**9
@@ -209,6 +209,18 @@ def test_restored_run_is_what_one_host_would_have_recorded(tmp_path: Path) -> No
     for name in ("P0", "router"):
         file = f"traces/{name}.otlp.jsonl"
         assert (restored / file).read_text() == (expected / file).read_text()
+
+
+def test_true_clocks_show_what_every_clock_showed(tmp_path: Path) -> None:
+    host = OtherHost(431.5, -37.0, EPOCH, 3 * S, 77 * S, "other", "host-of-P0")
+    truth = TrueClocks(write_run(tmp_path / "wrong", host))
+    assert truth.boots == ["other", "own"]
+    moment = 4_003 * S
+    own = EPOCH + 4_000 * S
+    assert truth.read("own", moment) == own
+    assert truth.read("other", moment) == own + 431_500_000 - 4_000 * 37_000
+    for boot in truth.boots:
+        assert truth.find_moment(boot, truth.read(boot, moment)) == pytest.approx(moment, abs=500)
 
 
 def test_run_without_wrong_clocks_has_nothing_to_restore(tmp_path: Path) -> None:
