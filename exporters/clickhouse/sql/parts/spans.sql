@@ -4,6 +4,20 @@
 -- impossible clocks (before 2001, after 2099, or longer than 7 days, which is also an end before the start).
 -- own_begin, *_at: Unix ns of the span's own process, 0 where absent; numbers: -1 where absent; texts: ''.
 (
+    -- Every SpanAttributes['x'] would look through the whole Map again. So its keys become places in a list, once, as small
+    -- numbers (0: none of these; a key that occurs twice counts where it is first, as in a Map).
+    WITH
+        [
+            'request_id', 'request_key', 'rank', 'outcome', 'direction', 'thread', 'finish_reason', 'peer_engine_id',
+            'peer_request_id', 'mode', 'status', 'error', 'prompt_tokens', 'cached_tokens', 'external_tokens',
+            'output_tokens', 'chunks', 'landed_after_ns', 'landed_before_ns', 'registration_seen_ns',
+            'client_sent_ns', 'first_byte_ns', 'bytes', 'descriptors', 'fetch_ns', 'blocks'
+        ] AS names,
+        arrayMap(n -> concat('kv_transfer.', n), names) AS keys,
+        arrayMap(i -> toUInt8(i), arrayEnumerate(keys)) AS numbers,
+        arrayMap(k -> transform(k, keys, numbers, toUInt8(0)), mapKeys(SpanAttributes)) AS places,
+        mapValues(SpanAttributes) AS texts,
+        n -> texts[indexOf(places, indexOf(names, n))] AS get
     SELECT
         Timestamp,
         SpanName AS name,
@@ -19,38 +33,38 @@
         concat(boot, ' ', toString(unix), ' ', toString(perf)) AS process,
         toUnixTimestamp64Nano(Timestamp) AS own_begin,
         toInt64(Duration) AS took,
-        SpanAttributes['kv_transfer.request_id'] AS id,
-        SpanAttributes['kv_transfer.request_key'] AS key,
+        get('request_id') AS id,
+        get('request_key') AS key,
         cityHash64(engine, id) AS leg,
-        SpanAttributes['kv_transfer.rank'] AS rank,
-        SpanAttributes['kv_transfer.outcome'] AS outcome,
-        SpanAttributes['kv_transfer.direction'] AS direction,
-        SpanAttributes['kv_transfer.thread'] AS thread,
-        SpanAttributes['kv_transfer.finish_reason'] AS finish_reason,
-        SpanAttributes['kv_transfer.peer_engine_id'] AS peer,
-        SpanAttributes['kv_transfer.peer_request_id'] AS peer_id,
-        SpanAttributes['kv_transfer.mode'] AS asked_mode,
-        SpanAttributes['kv_transfer.status'] AS status,
-        SpanAttributes['kv_transfer.error'] AS error,
-        coalesce(toInt64OrNull(SpanAttributes['kv_transfer.prompt_tokens']), -1) AS prompt_tokens,
-        coalesce(toInt64OrNull(SpanAttributes['kv_transfer.cached_tokens']), -1) AS cached_tokens,
-        coalesce(toInt64OrNull(SpanAttributes['kv_transfer.external_tokens']), -1) AS external_tokens,
-        coalesce(toInt64OrNull(SpanAttributes['kv_transfer.output_tokens']), -1) AS output_tokens,
-        coalesce(toInt64OrNull(SpanAttributes['kv_transfer.chunks']), -1) AS chunks,
-        toInt64OrZero(SpanAttributes['kv_transfer.landed_after_ns']) AS landed_after_at,
-        toInt64OrZero(SpanAttributes['kv_transfer.landed_before_ns']) AS landed_before_at,
-        toInt64OrZero(SpanAttributes['kv_transfer.registration_seen_ns']) AS registration_seen_at,
-        toInt64OrZero(SpanAttributes['kv_transfer.client_sent_ns']) AS client_sent_at,
-        toInt64OrZero(SpanAttributes['kv_transfer.first_byte_ns']) AS first_byte_at,
-        toInt64OrZero(SpanAttributes['kv_transfer.bytes']) AS bytes,
-        toInt64OrZero(SpanAttributes['kv_transfer.descriptors']) AS descriptors,
-        toInt64OrZero(SpanAttributes['kv_transfer.fetch_ns']) AS fetch_ns,
-        coalesce(toInt64OrNull(SpanAttributes['kv_transfer.blocks']), -1) AS blocks
+        get('rank') AS rank,
+        get('outcome') AS outcome,
+        get('direction') AS direction,
+        get('thread') AS thread,
+        get('finish_reason') AS finish_reason,
+        get('peer_engine_id') AS peer,
+        get('peer_request_id') AS peer_id,
+        get('mode') AS asked_mode,
+        get('status') AS status,
+        get('error') AS error,
+        coalesce(toInt64OrNull(get('prompt_tokens')), -1) AS prompt_tokens,
+        coalesce(toInt64OrNull(get('cached_tokens')), -1) AS cached_tokens,
+        coalesce(toInt64OrNull(get('external_tokens')), -1) AS external_tokens,
+        coalesce(toInt64OrNull(get('output_tokens')), -1) AS output_tokens,
+        coalesce(toInt64OrNull(get('chunks')), -1) AS chunks,
+        toInt64OrZero(get('landed_after_ns')) AS landed_after_at,
+        toInt64OrZero(get('landed_before_ns')) AS landed_before_at,
+        toInt64OrZero(get('registration_seen_ns')) AS registration_seen_at,
+        toInt64OrZero(get('client_sent_ns')) AS client_sent_at,
+        toInt64OrZero(get('first_byte_ns')) AS first_byte_at,
+        toInt64OrZero(get('bytes')) AS bytes,
+        toInt64OrZero(get('descriptors')) AS descriptors,
+        toInt64OrZero(get('fetch_ns')) AS fetch_ns,
+        coalesce(toInt64OrNull(get('blocks')), -1) AS blocks
     FROM {table:Identifier}
     WHERE ScopeName = 'kvlens'
         AND SpanName NOT IN ('step.batch', 'step.slow', 'threads.sample')
         AND Timestamp >= toDateTime64('2001-01-01 00:00:00', 9, 'UTC')
         AND Timestamp < toDateTime64('2100-01-01 00:00:00', 9, 'UTC')
         AND Duration <= 604800000000000
-        AND NOT startsWith(SpanAttributes['kv_transfer.request_key'], 'warmup-')
+        AND NOT startsWith(key, 'warmup-')
 )
