@@ -240,7 +240,8 @@ def test_engine_threads_and_memory_do_not_notice(outage: Outage, report: Callabl
         )
         # Waiting for a collector on an engine thread would show as latency, not CPU; both are held.
         assert down < 1.3 * up
-        assert rss[-1] < 1.1 * rss[0]
+        # Pages that forked processes share count in each of them.
+        assert rss[-1] < 1.05 * rss[0]
     latency = {
         phase: statistics.median(
             record["ttft_ms"] for record in outage.records if record["request_id"].startswith(f"{outage.mode}-{phase}-")

@@ -35,6 +35,8 @@ def load(path: Path) -> ModuleType:
 
 doc_blocks = load(Path(__file__).with_name("doc_blocks.py"))
 BLOCKS = {page: doc_blocks.find_blocks(page) for page in PAGES}
+# With a home of its own an engine would inspect the model's class anew, in a process that imports all of vLLM for it.
+VLLM_CACHE = str(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "vllm")
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 
 
@@ -47,7 +49,7 @@ def run_blocks(page: Path, kinds: set[str], folder: Path) -> None:
         done = subprocess.run(
             ["bash", "-euxo", "pipefail", "-c", block.script],
             cwd=folder,
-            env={**os.environ, "PATH": path, "HOME": str(folder), "COLUMNS": "140"},
+            env={"VLLM_CACHE_ROOT": VLLM_CACHE, **os.environ, "PATH": path, "HOME": str(folder), "COLUMNS": "140"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
