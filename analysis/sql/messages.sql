@@ -26,7 +26,8 @@ WITH
                 own_begin + shift AS begin,
                 begin + took AS finish,
                 name IN ('post', 'pairing') AS is_poster,
-                name = 'lease' AND outcome IN ('read', 'received') AS is_read,
+                -- The lease that the poster's message ends: a receiver that posts itself has leases of its own as well.
+                name = 'lease' AND (outcome = 'read' OR outcome = 'received' AND mode = 'push') AS is_read,
                 if(is_poster, peer_id, id) AS met_id,
                 cityHash64(met_id) AS met,
                 if(name != 'pairing' OR registration_seen_at = 0, 0, registration_seen_at + shift) AS registration_seen

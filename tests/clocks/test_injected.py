@@ -102,6 +102,21 @@ def test_spans_of_a_timeline_and_legs_beside_steps_are_on_the_same_clock(injecte
         assert len(hops[0][name].idle) == pytest.approx(len(hops[1][name].idle), abs=1), name
 
 
+def test_readbacks_between_hosts_are_those_of_one_host(tmp_path):
+    """Both engines post and both hold leases of a request's blocks: only the one that a post ends tells of it."""
+    source = RUNS.parent / "reuse" / "turns"
+    plain, shifted = (open_breakdown(path) for path in (source, inject_clocks(source, tmp_path / "turns", OFF)))
+    clocks = shifted.summary["clocks"]
+    assert {"release", "lease", "notification"} <= clocks["messages"].keys()
+    assert clocks["impossible_orders"] == clocks["jumps"] == clocks["contradictions"] == 0
+    both = plain.budgets.join(shifted.budgets, on="request_id", suffix="_off")
+    assert both["seg_readback"].is_not_null().any()
+    for name in SEGMENTS:
+        rows = both.filter(pl.col(f"seg_{name}").is_not_null())
+        error = (rows[f"seg_{name}"] - rows[f"seg_{name}_off"]).abs()
+        assert (error <= rows[f"unc_{name}_off"] + RATES * rows["ttft"] + 2_000).all(), name
+
+
 def test_run_of_one_boot_costs_nothing_and_says_so():
     with open_session([RUNS / "pull"]) as session:
         assert align_clocks(session).relation is None
