@@ -30,7 +30,11 @@ RATES = 100e-6
 ROUNDING_NS = 2_000
 MOMENTS = 33
 RUNS = Path("runs/wrong-clocks")
-LOAD = ("--requests", "60", "--rate", "2", "--input-lens", "64,300,700", "--output-len", "8", "--seed", "11")
+LOAD = ("--rate", "2", "--input-lens", "64,300,700", "--output-len", "8", "--seed", "11", "--requests")
+LOADS = {
+    "push": (*LOAD, "60"), "pull": (*LOAD, "60"),
+    "bidirectional": (*LOAD, "20", "--rate", "0.7", "--turns", "3"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,11 @@ def print_beside(found: Breakdown, plain: Breakdown) -> None:
 
 def run() -> None:
     """Record both runs of each mode, measure, print."""
-    for mode in os.environ.get("KVLENS_CLOCKS_MODES", "push,pull").split(","):
+    for mode in os.environ.get("KVLENS_CLOCKS_MODES", ",".join(LOADS)).split(","):
         wrong, plain = RUNS / f"{mode}-wrong", RUNS / f"{mode}-plain"
         options = [part for engine, clock in CLOCKS.items() for part in ("--clock", f"{engine}={clock}")]
-        record(plain, ("--mode", mode, *LOAD))
-        record(wrong, ("--mode", mode, *LOAD, *options))
+        record(plain, ("--mode", mode, *LOADS[mode]))
+        record(wrong, ("--mode", mode, *LOADS[mode], *options))
         found = open_breakdown(wrong)
         print_figures(mode, measure_pairs(wrong), measure_segments(found, open_breakdown(restore(wrong))))
         print_beside(found, open_breakdown(plain))
