@@ -19,33 +19,55 @@ LEVELS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 )
 
 
-def join_router(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
-    """Join rows of sql/milestones.sql and sql/routers.sql, each row of either once.
+BEGUN = ("r_client_sent", "r_start", pl.min_horizontal("p_start", "d_start"))
+"""When a request began, as early as anybody saw it."""
 
-    On each level of identity the n-th router request meets the n-th attempt in time order; what does not meet goes on
-    to the next level, and in the end stands alone. Adds trace_id and request_key; fills mode and prompt_tokens. An
-    attempt that failed and was sent again is part of the next one (reuse/retries.py).
+
+def join_router(engines: pl.DataFrame, routers: pl.DataFrame, single: pl.DataFrame) -> pl.DataFrame:
+    """Join rows of sql/milestones.sql and sql/routers.sql, each row of either once; returned in time order.
+
+    single: rows that meet by an identity which occurs once (pick_single_pairs). Of the others, on each level of
+    identity the n-th router request meets the n-th attempt in time order; what does not meet goes on to the next level,
+    and in the end stands alone. Adds trace_id and request_key; fills mode and prompt_tokens. An attempt that failed and
+    was sent again is part of the next one (reuse/retries.py).
     """
-    met = pick_single_pairs(engines, routers)
-    left, right = leave_out(routers, met, "r_row"), leave_out(engines, met, "e_row")
-    whole = pl.concat([join_rows(met, engines, routers), _join_others(right, left)], how="diagonal")
-    begun = pl.coalesce("r_client_sent", "r_start", pl.min_horizontal("p_start", "d_start"))
+    others = _join_others(leave_out(engines, single, "e_row"), leave_out(routers, single, "r_row"))
+    # The others' halves come after the rows of either side, so that all rows are copied once, in their order.
+    rows = {"r_row": routers.height, "e_row": engines.height}
+    extra = pl.DataFrame({name: np.arange(others.height, dtype=np.uint32) + start for name, start in rows.items()})
+    engines = pl.concat([engines, others.drop(routers.columns)], how="diagonal")
+    routers = pl.concat([routers, others.select(routers.columns)])
+    pairs = pl.concat([single.select(extra.columns), extra])
+    whole = join_rows(pairs[_find_order(pairs, engines, routers)], engines, routers)
     return whole.with_columns(
         mode=pl.coalesce(_unless_empty("mode"), _unless_empty("r_mode"), pl.lit("")),
         trace_id=pl.coalesce("r_trace", "p_trace", "d_trace"),
         request_key=pl.coalesce(_unless_empty("r_key"), _unless_empty("p_key"), "d_key", pl.lit("")),
         prompt_tokens=pl.coalesce("prompt_tokens", "r_prompt_tokens"),
-        begun=begun,
-    ).pipe(sort_by_time, "begun", ("trace_id", "p_id", "d_id"), nulls_last=True)
+        begun=pl.coalesce(*BEGUN),
+    )
 
 
-def sort_by_time(frame: pl.DataFrame, time: str, ties: tuple[str, ...], *, nulls_last: bool) -> pl.DataFrame:
-    """Sort by a stamp, and by texts where stamps are equal: only those rows' texts are compared."""
-    order = frame[time].arg_sort(nulls_last=nulls_last).to_numpy().copy()
-    twice = frame[time].is_duplicated()
-    tied = frame.select(time, *ties).with_row_index("row").filter(twice).sort(time, *ties, nulls_last=nulls_last)
+def _find_order(pairs: pl.DataFrame, engines: pl.DataFrame, routers: pl.DataFrame) -> np.ndarray:
+    """Find the order in time of pairs of rows: by when each began, by texts only where that is equal."""
+    stamps = ("p_start", "d_start"), ("r_client_sent", "r_start")
+    begun = join_rows(pairs, *(frame.select(names) for frame, names in zip((engines, routers), stamps, strict=True)))
+    timed = begun.select(begun=pl.coalesce(*BEGUN))
+    texts = ("p_trace", "d_trace", "p_id", "d_id")
+    tied = pairs.filter(timed["begun"].is_duplicated())
+    ties = join_rows(tied, engines.select(texts), routers.select("r_trace"))
+    ties = ties.select(pl.coalesce("r_trace", "p_trace", "d_trace"), "p_id", "d_id")
+    return order_by_time(timed["begun"], ties, nulls_last=True)
+
+
+def order_by_time(times: pl.Series, ties: pl.DataFrame, *, nulls_last: bool) -> np.ndarray:
+    """Return the rows in order of their stamps, and of the texts in ties where stamps are equal (one row for each)."""
+    order = times.arg_sort(nulls_last=nulls_last).to_numpy().copy()
+    twice = times.is_duplicated()
+    tied = ties.insert_column(0, times.filter(twice).alias("time")).with_columns(row=pl.Series(np.flatnonzero(twice)))
+    tied = tied.sort(tied.columns[:-1], nulls_last=nulls_last)
     order[twice.to_numpy()[order]] = tied["row"].to_numpy()
-    return frame[order]
+    return order
 
 
 def pick_single_pairs(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
@@ -85,6 +107,8 @@ def join_rows(met: pl.DataFrame, engines: pl.DataFrame, routers: pl.DataFrame) -
 
 def _join_others(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
     """Join, level by level, what no single identity tells, and leave the rest alone."""
+    engines = _sort_by_time(engines.with_columns(at=pl.coalesce("p_start", "d_start")), "p_id", "d_id").drop("at")
+    routers = _sort_by_time(routers.with_columns(at="r_start"), "r_trace").drop("at")
     engines = fold_retries(engines, routers)
     left = routers.with_row_index("r_row")
     right = engines.with_row_index("e_row")
@@ -96,6 +120,11 @@ def _join_others(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
         right = right.join(pairs, on="e_row", how="anti", maintain_order="left")
     met = join_rows(pl.concat(matches), engines, routers)
     return pl.concat([met, left, right], how="diagonal").drop("r_row", "e_row")
+
+
+def _sort_by_time(frame: pl.DataFrame, *ties: str) -> pl.DataFrame:
+    texts = frame.filter(pl.col("at").is_duplicated()).select(ties)
+    return frame[order_by_time(frame["at"], texts, nulls_last=False)]
 
 
 def _match_nth(

@@ -49,7 +49,7 @@ def break_down(session: Session) -> Breakdown:
     check_sides(session.run, health)
     client, bad_client_lines = read_client(session.run.client_path)
     aligned = align_clocks(session)
-    attempts = join_readbacks(join_router(aligned.engines, aligned.routers), session.query("readbacks"))
+    attempts = join_readbacks(join_router(aligned.engines, aligned.routers, aligned.single), session.query("readbacks"))
     attempts = add_doubts(aligned.correct_readbacks(attempts), aligned.relation)
     milestones = name_requests(add_bucket(attempts))
     requests = add_progress(widen_landings(estimate_landing(place_notifications(join_client(milestones, client)))))

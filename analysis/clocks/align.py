@@ -6,24 +6,26 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ..attempts import sort_by_time
+from ..attempts import pick_single_pairs
 from ..source import Session
 from .correct import READBACK_COLUMNS, ROUTER_COLUMNS, correct, correct_engines, correct_handshakes
-from .messages import list_messages
+from .messages import choose_stride, list_messages
 from .relate import relate_clocks
 from .relation import Relation
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Frames of sql/milestones.sql, routers.sql and handshakes.sql on one clock.
+    """Frames of sql/milestones.sql, routers.sql and handshakes.sql on one clock, in no order.
 
+    single: rows of engines and routers that are one request by an identity which occurs once (attempts.py).
     relation, messages: how they were put there; None if all are of one boot.
     """
 
     engines: pl.DataFrame
     routers: pl.DataFrame
     handshakes: pl.DataFrame
+    single: pl.DataFrame
     relation: Relation | None
     messages: pl.DataFrame | None = None
 
@@ -35,28 +37,23 @@ class Aligned:
 def align_clocks(session: Session) -> Aligned:
     """Read a run's milestones and put them on one clock. A run of one boot is left as it is, at no cost."""
     engines, routers, handshakes = (session.query(name) for name in ("milestones", "routers", "handshakes"))
+    single = pick_single_pairs(engines, routers)
     boots = {
         *engines["p_boot"].drop_nulls(), *engines["d_boot"].drop_nulls(), *routers["r_boot"].drop_nulls()
     } - {""}  # fmt: skip
     if len(boots) < 2:
-        return Aligned(
-            _sort(engines), sort_by_time(routers, "r_start", ("r_trace",), nulls_last=False), handshakes, None
-        )
-    messages = list_messages(engines, routers, session.query("messages"))
+        return Aligned(engines, routers, handshakes, single, None)
+    one_in = choose_stride(engines)
+    messages = list_messages(engines, routers, single, session.query("messages", one_in=one_in), one_in)
     relation = relate_clocks(messages, boots, choose_reference(engines, routers))
     return Aligned(
-        _sort(correct_engines(engines, relation)),
-        sort_by_time(correct(routers, relation, ROUTER_COLUMNS), "r_start", ("r_trace",), nulls_last=False),
+        correct_engines(engines, relation),
+        correct(routers, relation, ROUTER_COLUMNS),
         correct_handshakes(handshakes, engines, relation),
+        single,
         relation,
         messages,
     )
-
-
-def _sort(engines: pl.DataFrame) -> pl.DataFrame:
-    """The router join takes rows of equal identity by their place in time."""
-    timed = engines.with_columns(at=pl.coalesce("p_start", "d_start"))
-    return sort_by_time(timed, "at", ("p_id", "d_id"), nulls_last=False).drop("at")
 
 
 def choose_reference(engines: pl.DataFrame, routers: pl.DataFrame) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ..attempts import LEVELS, join_rows, leave_out, pick_single_pairs
+from ..attempts import LEVELS, join_rows, leave_out
 
 Ends = tuple[str, str, str, str, str]
 
@@ -24,15 +24,32 @@ HANDED: tuple[Ends, ...] = (
     ("hand-over", "p_boot", "d_boot", "p_end", "d_start"),
 )
 
+MOST = 60_000
+"""Attempts to look at: of a hundred messages in a while only the quickest say something, and of fifty they are nearly
+as quick."""
+LEAST = 4_000
+"""A clock with fewer attempts than this is looked at in all of them."""
+
 COLUMNS = ("kind", "sender", "receiver", "sent", "received")
 KINDS = pl.Enum([*(ends[0] for ends in (*ROUTED, *HANDED)), "notification", "release", "registration", "lease"])
 BOOTS = ("r_boot", "p_boot", "d_boot")
 
 
-def list_messages(engines: pl.DataFrame, routers: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
+def choose_stride(engines: pl.DataFrame) -> int:
+    """Choose n for looking at one in n attempts: 1, unless there are many of every clock."""
+    counts = [engines[f"{side}_boot"].drop_nulls().value_counts()["count"] for side in ("p", "d")]
+    least = min((count for side in counts for count in side.to_list()), default=0)
+    return max(min(engines.height // MOST, least // LEAST), 1)
+
+
+def list_messages(
+    engines: pl.DataFrame, routers: pl.DataFrame, met: pl.DataFrame, transfers: pl.DataFrame, one_in: int = 1
+) -> pl.DataFrame:
     """List the messages between clocks.
 
-    engines, routers, transfers: rows of sql/milestones.sql, sql/routers.sql and sql/messages.sql.
+    engines, routers, transfers: rows of sql/milestones.sql, sql/routers.sql and sql/messages.sql. met: rows of the
+    first two that are one request (attempts.pick_single_pairs). one_in: look at one in so many attempts, drawn by
+    identity.
     Returns kind, sender, receiver (boot ids), sent and received (Unix ns, each on its own clock); the words are Enums.
     """
     clocks = pl.Enum(list_boots(engines, routers, transfers))
@@ -40,7 +57,10 @@ def list_messages(engines: pl.DataFrame, routers: pl.DataFrame, transfers: pl.Da
     seen = pl.coalesce("r_decode_first", "r_first_byte")
     asked = _name_clocks(routers.with_columns(r_decode_first=seen), clocks, ROUTED, ("r_trace", "r_key"))
     served = _name_clocks(engines, clocks, (*ROUTED, *HANDED), ("mode", "p_trace", "p_key", "d_trace", "d_key"))
-    joined = join_exact(served, asked)
+    if one_in > 1:
+        joined = served = join_rows(met.filter(pl.col("identity") % one_in == 0), served, asked)
+    else:
+        joined = join_exact(served, asked, met)
     parts = [_take(joined, ends) for ends in ROUTED]
     parts += [_take(served.filter(pl.col("mode") != "push"), ends) for ends in HANDED]
     parts.append(transfers.select(pl.col("kind").cast(KINDS), pl.col("sender", "receiver").cast(clocks), *COLUMNS[3:]))
@@ -63,9 +83,11 @@ def _name_clocks(
     return frame.select(*boots, *(name for name in frame.columns if name in stamps), *identity)
 
 
-def join_exact(engines: pl.DataFrame, routers: pl.DataFrame) -> pl.DataFrame:
-    """Join attempts and router requests whose identity occurs once on either side; each row is taken once."""
-    met = pick_single_pairs(engines, routers)
+def join_exact(engines: pl.DataFrame, routers: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
+    """Join attempts and router requests whose identity occurs once on either side; each row is taken once.
+
+    met: those whose most exact identity does.
+    """
     single = join_rows(met, engines, routers)
     routers, engines = leave_out(routers, met, "r_row"), leave_out(engines, met, "e_row")
     left, right = routers.with_row_index("r_row"), engines.with_row_index("e_row")

@@ -19,10 +19,6 @@ MAX_WINDOWS = 16
 BINS = 128
 """Each window is cut into this many bins; of a bin the TIGHTEST messages each way are fitted, slower ones say less."""
 TIGHTEST = 3
-MOST = 500_000
-"""Messages to look at: of a hundred in a bin only the quickest say something, and of fifty they are nearly as quick."""
-LEAST = 2_000
-"""A pair and direction with fewer messages than this keeps all of them."""
 SMALL = 2000
 """Fewer messages than this are cut nothing off at the ends: one in a thousand would be a large part of the run."""
 MARGIN_NS = 10e9
@@ -38,11 +34,9 @@ def relate_clocks(messages: pl.DataFrame, boots: Iterable[str | None], reference
     )
     place_of = {name: place for place, name in enumerate(names)}
     clocks = pl.Enum(names)
-    placed = take_some(
-        messages.select(
-            "sent", "received", a=pl.col("sender").cast(clocks).to_physical().cast(pl.Int64),
-            b=pl.col("receiver").cast(clocks).to_physical().cast(pl.Int64),
-        )
+    placed = messages.select(
+        "sent", "received", a=pl.col("sender").cast(clocks).to_physical().cast(pl.Int64),
+        b=pl.col("receiver").cast(clocks).to_physical().cast(pl.Int64),
     )  # fmt: skip
     zero = find_zeros(placed, len(names), place_of[reference])
     on_axis = put_on_axis(placed, zero)
@@ -53,17 +47,6 @@ def relate_clocks(messages: pl.DataFrame, boots: Iterable[str | None], reference
     starts, ends, high, via, contradictions = close_bounds(pairs, len(names))
     relation = Relation(names, zero, place_of[reference], starts, ends, high, via, pairs, contradictions, place_of)
     return replace(relation, pairs=_count_impossible(relation, on_axis))
-
-
-def take_some(placed: pl.DataFrame) -> pl.DataFrame:
-    """Take one in n messages of a pair and direction that has more than its share of MOST, drawn by their stamps."""
-    if placed.height <= MOST:
-        return placed
-    way = placed["a"].to_numpy() * (int(placed["b"].max()) + 1) + placed["b"].to_numpy()  # type: ignore[arg-type]
-    counts = np.bincount(way)
-    share = max(MOST // int(np.count_nonzero(counts)), LEAST)
-    stride = np.ceil(counts / share).astype(np.uint64)
-    return placed.filter(pl.Series(placed["sent"].hash(0).to_numpy() % stride[way] == 0))
 
 
 def find_zeros(placed: pl.DataFrame, count: int, reference: int) -> Places:

@@ -5,6 +5,7 @@
 -- A transfer's completion notification is surely later than the post's begin only: the other side may see it before the
 -- poster's own poll sees the transfer done (a real READ was seen "in progress" 0.4 ms after P had the notification).
 -- Of several ranks the earliest of either end is taken: that receipt followed its own sending, hence the earliest one.
+-- Of many transfers one in `one_in` says as much as all of them (analysis/clocks/messages.py).
 -- Boots are places in `boots` and 0 is what nobody saw until the end (milestones.sql says why).
 WITH
     /* parts/shifts.sql */ AS shifts,
@@ -33,7 +34,7 @@ WITH
                 if(name != 'pairing' OR registration_seen_at = 0, 0, registration_seen_at + shift) AS registration_seen
             FROM /* parts/spans.sql */
             WHERE name IN ('post', 'pairing', 'notification', 'registration.send', 'lease')
-                AND unix > 0 AND boot != '' AND met_id != ''
+                AND unix > 0 AND boot != '' AND met_id != '' AND met % {one_in:UInt64} = 0
         )
         GROUP BY met
         -- One boot on each side, two boots in all.

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import polars as pl
 
-from analysis.attempts import sort_by_time
+from analysis.attempts import order_by_time
 from analysis.handshakes import measure_handshakes
 from analysis.summary import describe
 
@@ -17,8 +17,9 @@ def test_sort_looks_at_texts_where_stamps_are_equal() -> None:
     stamps = [None if stamp == 0 else int(stamp) for stamp in rng.integers(0, 40, 200)]
     frame = pl.DataFrame({"at": stamps, "id": [f"{number:03}" for number in rng.permutation(200)]})
     for last in (True, False):
-        found = sort_by_time(frame, "at", ("id",), nulls_last=last)
-        assert found.equals(frame.sort("at", "id", nulls_last=last))
+        tied = frame.filter(pl.col("at").is_duplicated()).select("id")
+        found = order_by_time(frame["at"], tied, nulls_last=last)
+        assert frame[found].equals(frame.sort("at", "id", nulls_last=last))
 
 
 def test_handshakes_inside_an_interval_are_those_of_a_plain_loop() -> None:

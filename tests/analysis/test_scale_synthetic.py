@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from click.testing import CliRunner
 
 from analysis.breakdown import break_down
 from analysis.cli import main
+from analysis.clocks import messages
+from analysis.clocks.align import align_clocks
 from analysis.source import open_session
 from analysis.synthetic.fleet import EPOCH
 from analysis.synthetic.parameters import Fault, Parameters
@@ -76,6 +79,30 @@ def test_clocks_are_as_the_truth_says(tmp_path) -> None:
     expected = true + both["rebased_offset_ns"] + ((true - EPOCH) * both["drift_ppm"] * 1e-6).round(0).cast(pl.Int64)
     assert (both["p_end"] - expected).abs().max() <= 2
     assert both["rebased_offset_ns"].n_unique() >= 2
+
+
+def test_some_of_the_requests_tell_the_clocks(tmp_path, monkeypatch) -> None:
+    """Of many requests one in a few is looked at: the true offsets stay inside the intervals."""
+    monkeypatch.setattr(messages, "MOST", 300)
+    monkeypatch.setattr(messages, "LEAST", 50)
+    write_run(Parameters(requests=1500, prefill_engines=2, decode_engines=2, drop=0.01), tmp_path)
+    truth = pl.read_parquet(tmp_path / "truth_clocks.parquet").unique("boot_id")
+    with open_session([tmp_path]) as session:
+        whole, found = session.query("messages", one_in=1).height, align_clocks(session)
+        assert messages.choose_stride(found.engines) == 5
+    assert found.messages is not None
+    assert found.relation is not None
+    assert found.messages.filter(pl.col("kind").is_in(["registration", "lease"])).height < whole / 4
+    relation, at = found.relation, np.linspace(found.routers["r_start"].min(), found.routers["r_end"].max(), 9)  # type: ignore[arg-type]
+    clock = {
+        row["boot_id"]: EPOCH + row["rebased_offset_ns"] + (at - EPOCH) * (1 + row["drift_ppm"] * 1e-6)
+        for row in truth.iter_rows(named=True)
+    }
+    for one, other in combinations(range(len(relation.names)), 2):
+        first, second = (clock[relation.names[place]] - float(relation.zero[place]) for place in (one, other))
+        low, high = relation.bound(np.full(9, one), np.full(9, other), first)
+        assert np.isfinite(high - low).all()
+        assert ((low - 1_000 <= second - first) & (second - first <= high + 1_000)).all()
 
 
 def test_losses_take_spans_and_requests_apart(tmp_path) -> None:

@@ -20,7 +20,7 @@ from analysis.source import SQL_DIRECTORY, open_session
 from analysis.sources import open_source, read_address
 
 IMPORT_ONLY = {"count_lines", "import_otlp_json", "otel_traces"}
-PARAMETERS = {"timeline": {"ids": '["cmpl-push1-0-0a1b2c3d"]', "traces": "[]"}}
+PARAMETERS = {"timeline": {"ids": '["cmpl-push1-0-0a1b2c3d"]', "traces": "[]"}, "messages": {"one_in": 1}}
 
 
 @pytest.fixture
