@@ -47,7 +47,7 @@ def lab() -> None:
     help="With --efa: where sysfs is mounted.",
 )
 def run(*, warmup: int, faults: Sequence[str], efa: bool, efa_root: Path, **options: Any) -> None:
-    """Start a pair, send a workload, stop the pair. Needs about a minute to start.
+    """Start a pair, send a workload, stop the pair. Needs about half a minute to start.
 
     \b
     Examples:

@@ -223,6 +223,7 @@ class Engine:
             "prefix_caching": spec.prefix_caching,
             "cores": list(spec.cores),
             "clock": describe_host(spec.host),
+            "start_method": build_environment(spec, {})[ENV_METHOD],
             "pid": self.pid,
             "log": str(spec.log),
             "connector": connector_config(spec),

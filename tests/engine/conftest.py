@@ -34,7 +34,7 @@ def start_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
 
 @pytest.fixture(scope="session", params=["pull", "push"])
 def shared_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """One pair a mode for all tests that need nothing special of it: a start costs most of a minute."""
+    """One pair a mode for all tests that need nothing special of it: a start costs half a minute."""
     out = tmp_path_factory.mktemp(f"shared-{request.param}")
     with Pair(mode=request.param, out=out, extra_config={"kv_lease_duration": LEASE_S}) as pair:
         pair.warm_up((48, 200, 700, 1500), count=2)
