@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,9 @@ def find_reasons(budgets: pl.DataFrame) -> pl.DataFrame:
         name: np.zeros(budgets.height) for name in ("ns", "unc_ns", "excess_ns")
     }
     likes = budgets.select("mode", "bucket").with_row_index("row").group_by("mode", "bucket").agg("row")
+    needed = budgets.select(_NEEDED)
     for rows in likes["row"]:
-        for name, values in _explain_alike(budgets.select(_NEEDED)[rows]).items():
+        for name, values in _explain_alike(needed[rows]).items():
             found[name][rows.to_numpy()] = values
     return budgets.with_columns(
         reason_segment=pl.Series(SEGMENTS, dtype=pl.String).gather(found["which"]),
@@ -60,29 +62,48 @@ def find_reasons(budgets: pl.DataFrame) -> pl.DataFrame:
 
 
 def _explain_alike(alike: pl.DataFrame) -> dict[str, npt.NDArray[Any]]:
-    """Which segment explains each of some requests of equal mode and bucket, its length, doubt and excess (ns)."""
-    values = _to_matrix(alike, "seg_")
-    doubts = _to_matrix(alike, "unc_")
-    resolved = values >= doubts
-    over = np.where(resolved, values - np.median(values, axis=0), -np.inf)
-    ranked = np.where(resolved, values, values - FAR_BELOW)
-    rows = np.arange(len(values))
-    worst = over.argmax(axis=1)
-    excess = over[rows, worst]
-    stands_out = excess >= STANDS_OUT * alike["ttft"].cast(pl.Float64).to_numpy()
-    which = np.where(stands_out, worst, ranked.argmax(axis=1))
-    return {
-        "which": which,
-        "ns": values[rows, which],
-        "unc_ns": doubts[rows, which],
-        "excess_ns": np.where(stands_out, excess, 0.0),
+    """Which segment explains each of some requests of equal mode and bucket, its length, doubt and excess (ns).
+
+    Segment by segment, so that nothing but the best so far is kept of each request; the first of equals is taken.
+    """
+    best, largest = (_Best.of(alike.height) for _ in range(2))
+    for place, name in enumerate(SEGMENTS):
+        value, doubt = (_to_floats(alike[f"{prefix}_{name}"]) for prefix in ("seg", "unc"))
+        resolved = value >= doubt
+        over = value - np.median(value)
+        best.take(np.where(resolved, over, -np.inf), place, value, doubt)
+        largest.take(np.where(resolved, value, value - FAR_BELOW), place, value, doubt)
+    stands_out = best.score >= STANDS_OUT * alike["ttft"].cast(pl.Float64).to_numpy()
+    found = {
+        name: np.where(stands_out, getattr(best, name), getattr(largest, name)) for name in ("which", "ns", "unc_ns")
     }
+    return found | {"excess_ns": np.where(stands_out, best.score, 0.0)}
 
 
-def _to_matrix(frame: pl.DataFrame, prefix: str) -> npt.NDArray[np.float64]:
-    """One row per request, one column per segment, ns; 0 where there is none (exact: a length fits a float)."""
-    columns = (pl.col(f"{prefix}{name}").fill_null(0).cast(pl.Float64) for name in SEGMENTS)
-    return frame.select(columns).to_numpy()
+@dataclass
+class _Best:
+    """Of each request the segment with the highest score so far: its place in SEGMENTS, length and doubt (ns)."""
+
+    score: npt.NDArray[np.float64]
+    which: npt.NDArray[np.int64]
+    ns: npt.NDArray[np.float64]
+    unc_ns: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, count: int) -> _Best:
+        return cls(np.full(count, -np.inf), np.zeros(count, dtype=np.int64), np.zeros(count), np.zeros(count))
+
+    def take(
+        self, score: npt.NDArray[np.float64], place: int, value: npt.NDArray[np.float64], doubt: npt.NDArray[np.float64]
+    ) -> None:
+        better = score > self.score
+        for kept, new in ((self.score, score), (self.which, np.int64(place)), (self.ns, value), (self.unc_ns, doubt)):
+            np.copyto(kept, new, where=better)
+
+
+def _to_floats(lengths: pl.Series) -> npt.NDArray[np.float64]:
+    """Lengths of one segment, ns; 0 where there is none (exact: a length fits a float)."""
+    return lengths.fill_null(0).cast(pl.Float64).to_numpy()
 
 
 def word_reason(  # noqa: PLR0917

@@ -38,9 +38,8 @@ def align_clocks(session: Session) -> Aligned:
     """Read a run's milestones and put them on one clock. A run of one boot is left as it is, at no cost."""
     engines, routers, handshakes = (session.query(name) for name in ("milestones", "routers", "handshakes"))
     single = pick_single_pairs(engines, routers)
-    boots = {
-        *engines["p_boot"].drop_nulls(), *engines["d_boot"].drop_nulls(), *routers["r_boot"].drop_nulls()
-    } - {""}  # fmt: skip
+    columns = (engines["p_boot"], engines["d_boot"], routers["r_boot"])
+    boots = {boot for column in columns for boot in column.unique() if boot}
     if len(boots) < 2:
         return Aligned(engines, routers, handshakes, single, None)
     one_in = choose_stride(engines)

@@ -61,7 +61,7 @@ def correct(frame: pl.DataFrame, relation: Relation, columns: Mapping[str, Seque
     on one clock keeps its order and, but for the rates, its lengths.
     """
     for boot, names in columns.items():
-        present = [name for name in names if name in frame.columns]
+        present = [name for name in names if name in frame.columns and frame[name].count()]
         if not present or boot not in frame.columns or frame.is_empty():
             continue
         anchor = frame.select(pl.min_horizontal(present).alias("at"))["at"]

@@ -33,11 +33,13 @@ def add_doubts(requests: pl.DataFrame, relation: Relation | None) -> pl.DataFram
     t = (at - relation.zero[relation.reference]).astype(np.float64)
     places = {side: relation.find_places(requests[f"{side}_boot"]) for side in ("r", "p", "d")}
     heard = {side: requests[f"{side}_boot"].is_not_null().to_numpy() for side in places}
+    guesses = {side: relation.guess(np.maximum(place, 0), t)[0] for side, place in places.items()}
     found: dict[str, np.ndarray] = {}
     apart = np.zeros(len(t))
     for pair, (one, other) in SIDES.items():
         both = heard[one] & heard[other]
-        doubt, distance = measure_doubt(relation, places[one], places[other], t)
+        taken = guesses[other] - guesses[one]
+        doubt, distance = measure_doubt(relation, places[one], places[other], t, taken)
         found[f"doubt_{pair}"] = np.where(both, doubt, 0)
         apart = np.maximum(apart, np.where(both, distance, 0))
     columns = {name: pl.Series(name, values).cast(pl.Int64) for name, values in found.items()}
@@ -45,13 +47,15 @@ def add_doubts(requests: pl.DataFrame, relation: Relation | None) -> pl.DataFram
 
 
 def measure_doubt(
-    relation: Relation, first: np.ndarray, second: np.ndarray, t: np.ndarray
+    relation: Relation, first: np.ndarray, second: np.ndarray, t: np.ndarray, taken: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Measure how far a corrected difference of two clocks may be off, and how far their wall clocks surely are; ns."""
+    """Measure how far a corrected difference of two clocks may be off, and how far their wall clocks surely are; ns.
+
+    first, second: places of clocks, -1 where unknown. taken: what the correction took for their rough difference.
+    """
     known = (first >= 0) & (second >= 0)
     a, b = np.where(known, first, 0), np.where(known, second, 0)
     low, high = relation.bound(a, b, t)
-    taken = relation.guess(b, t)[0] - relation.guess(a, t)[0]
     doubt = np.maximum(np.maximum(high - taken, taken - low), 0.0)
     wall = (relation.zero[b] - relation.zero[a]).astype(np.float64)
     apart = np.maximum(np.maximum(wall + low, -(wall + high)), 0.0)
