@@ -13,8 +13,8 @@ import numpy as np
 
 from .pieces import PIECE_BYTES, PROTOBUF, Piece, read_pieces
 
-BATCH_PIECES = 4
-"""Pieces that are stored together, full ones: some 370,000 spans."""
+BATCH_PIECES = 3
+"""Pieces that are stored together, full ones: some 280,000 spans. Two batches are held, one parsed and one stored."""
 STREAMS = 2
 """Files for what is copied: chDB parses one file with one thread."""
 COUNTED_BYTES, NEWLINE = 1 << 18, ord("\n")

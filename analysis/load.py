@@ -8,9 +8,8 @@ well, is told by its span ids: only spans that the table does not have are inser
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,10 @@ from exporters.clickhouse.schema import (
     render_statements,
 )
 
-from .batches import Batch, gather_batches, read_ahead
+from .batches import gather_batches, read_ahead
 from .errors import KvlensError
-from .pieces import PIECE_BYTES, PROTOBUF, keep_schema_aside, read_pieces
+from .parsing import EmbeddedParser, Parsed, Parser, ServerParser, parse_ahead
+from .pieces import PIECE_BYTES, read_pieces
 from .source import read_sql
 from .sources import connect
 
@@ -48,6 +48,10 @@ SPEED_SETTINGS = (
     "input_format_max_block_size_bytes = 8000000",
 )
 """Of an embedded target: both cores write, the views of a block run side by side, and a file is parsed by parts."""
+STAGES = 2
+"""One is stored while the next is parsed."""
+MERGED_PARTS = 300
+"""Parts of a table, above which they are merged: 10 million spans have 35 of them."""
 
 
 @dataclass
@@ -84,11 +88,15 @@ def load_files(
         database = connect(address, create=True)
         stack.callback(database.close)
         try:
-            stage: Stage = prepare_target(database, address, ttl_days)
+            make_stage = prepare_target(database, address, ttl_days)
             known = set(database.fetch(f"SELECT Digest FROM {IMPORTS} FINAL").column(0).to_pylist())
-            stack.enter_context(stage)
-            for batch in read_ahead(gather_batches(files, known, size)):
-                stage.store(batch, result)
+            stages = {stage.name: stage for stage in (make_stage(database, address) for _ in range(STAGES))}
+            for stage in stages.values():
+                stack.enter_context(stage)
+            parser = stack.enter_context(open_parser(database, address))
+            batches = read_ahead(gather_batches(tuple(path.absolute() for path in files), known, size))
+            for parsed in stack.enter_context(closing(parse_ahead(batches, parser, list(stages)))):
+                stages[parsed.table].store(parsed, result)
                 progress(result)
         except KvlensError:
             raise
@@ -100,25 +108,49 @@ def load_files(
     return result
 
 
-def prepare_target(database: Any, address: Address, ttl_days: int) -> Stage:
-    """Make the tables that are missing and what stores pieces in them."""
+def open_parser(database: Any, address: Address) -> AbstractContextManager[Parser]:
+    """Open what parses files into a stage of a target."""
+    if not isinstance(database, EmbeddedDatabase):
+        return ServerParser(database)
+    connection = connect(address)
+    set_speed(connection)
+    return EmbeddedParser(connection)
+
+
+def set_speed(database: Any) -> None:
+    """Apply the settings of an embedded target to a connection."""
+    for setting in SPEED_SETTINGS:
+        database.command(f"SET {setting}")
+
+
+def prepare_target(database: Any, address: Address, ttl_days: int) -> type[Stage]:
+    """Make the tables that are missing; returns what stores pieces in them."""
     if not isinstance(database, EmbeddedDatabase):
         for statement in render_statements(Layout(address.database, ttl_days)):
             database.command(statement)
-        return ServerStage(database, address)
-    # Merging would take the cores from the load; it is made up for whenever the database is open.
-    database.command("SYSTEM STOP MERGES")
-    for setting in SPEED_SETTINGS:
-        database.command(f"SET {setting}")
+        return Stage
+    set_speed(database)
     database.command(read_sql("otel_traces"), {"table": address.table})
     statements = render_embedded_statements(Layout(address.database, KEEP_DAYS))
     if address.table != TRACES:
         database.command(next(text for text in statements if IMPORTS in text))
-        return Stage(database, address)
+        return Stage
     for statement in statements:
         database.command(statement)
+    spare_merges(database)
     repair_derived(database)
-    return EmbeddedStage(database, address)
+    return EmbeddedStage
+
+
+def spare_merges(database: Any) -> None:
+    """Let nothing be merged while spans are loaded: merging would take a core from it.
+
+    The statement holds for tables that are there, hence after they are made. The parts of many small loads are merged,
+    before an insert is refused since there are too many of them (thousands).
+    """
+    parts = database.fetch("SELECT count() AS n FROM system.parts WHERE active GROUP BY table ORDER BY n DESC LIMIT 1")
+    if parts.num_rows == 0 or parts["n"][0].as_py() < MERGED_PARTS:
+        database.command("SYSTEM STOP MERGES")
 
 
 def repair_derived(database: Any) -> bool:
@@ -147,25 +179,25 @@ class Stage:
     def __init__(self, database: Any, address: Address) -> None:
         self._database = database
         self._table = address.table
-        self._name = f"kvlens_stage_{uuid4().hex}"
+        self.name = f"kvlens_stage_{uuid4().hex}"
         self._columns = ", ".join(f"`{name}`" for name in COLUMNS)
 
     def __enter__(self) -> Stage:
-        self._database.command(render_arriving(self._name, self._table, "Memory"))
+        self._database.command(render_arriving(self.name, self._table, "Memory"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._database.command(f"DROP TABLE IF EXISTS {self._name}")
+        self._database.command(f"DROP TABLE IF EXISTS {self.name}")
 
-    def store(self, batch: Batch, result: Loaded) -> None:
-        """Store what is new of some pieces of one kind and record them (Spans: of all pieces stored together)."""
+    def store(self, parsed: Parsed, result: Loaded) -> None:
+        """Store what is new of some parsed pieces and record them (Spans: of all pieces stored together)."""
+        batch = parsed.batch
         result.bytes += batch.read
         result.skipped += batch.skipped
         if not batch.digests:
             return
-        lines, bad = self._parse(batch) if batch.pattern else (sum(batch.lines), 0)
         spans, new = self._insert()
-        self._database.command(f"TRUNCATE TABLE {self._name}")
+        self._database.command(f"TRUNCATE TABLE {self.name}")
         columns = {
             "digests": batch.digests, "files": batch.files, "positions": batch.positions, "lines": batch.lines,
         }  # fmt: skip
@@ -177,24 +209,20 @@ class Stage:
             {name: json.dumps(values) for name, values in columns.items()},
         )
         result.pieces += len(batch.digests)
-        result.lines += lines
-        result.bad_lines += bad + batch.damaged
+        result.lines += parsed.lines
+        result.bad_lines += parsed.bad_lines + batch.damaged
         result.spans += spans
         result.new_spans += new
-
-    def _parse(self, batch: Batch) -> tuple[int, int]:
-        """Parse files into the stage; returns lines and how many of them were damaged."""
-        return parse_batch(self._database.command, self._database.fetch, self._name, batch)
 
     def _insert(self) -> tuple[int, int]:
         """Insert the staged spans that the target does not have; returns how many there are, and how many were new."""
         new = (
-            f"FROM {self._name} WHERE (TraceId, SpanId) NOT IN (SELECT TraceId, SpanId "
-            f"FROM {self._table} WHERE Timestamp >= (SELECT min(Timestamp) FROM {self._name}) "
-            f"AND Timestamp <= (SELECT max(Timestamp) FROM {self._name}))"
+            f"FROM {self.name} WHERE (TraceId, SpanId) NOT IN (SELECT TraceId, SpanId "
+            f"FROM {self._table} WHERE Timestamp >= (SELECT min(Timestamp) FROM {self.name}) "
+            f"AND Timestamp <= (SELECT max(Timestamp) FROM {self.name}))"
         )
         counts = self._database.fetch(
-            f"SELECT (SELECT count() FROM {self._name}) AS spans, (SELECT uniqExact(TraceId, SpanId) {new}) AS new"
+            f"SELECT (SELECT count() FROM {self.name}) AS spans, (SELECT uniqExact(TraceId, SpanId) {new}) AS new"
         ).to_pylist()[0]
         self._database.command(
             f"INSERT INTO {self._table} ({self._columns}) SELECT {self._columns} {new} LIMIT 1 BY TraceId, SpanId"
@@ -202,39 +230,11 @@ class Stage:
         return int(counts["spans"]), int(counts["new"])
 
 
-class ServerStage(Stage):
-    """Parsed by a chDB of this process: the server cannot see our files."""
-
-    def __enter__(self) -> Stage:
-        from chdb import session
-
-        super().__enter__()
-        self._directory = tempfile.TemporaryDirectory(prefix="kvlens-load-")
-        self._session = session.Session(self._directory.name)
-        self._session.query(read_sql("otel_traces"), params={"table": "shape"})
-        self._session.query(render_arriving("scratch", "shape", "Memory"))
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        super().__exit__(*what)
-        self._session.close()
-        self._directory.cleanup()
-
-    def _parse(self, batch: Batch) -> tuple[int, int]:
-        counts = parse_batch(self._fetch, self._fetch, "scratch", batch)
-        self._database.insert(self._name, self._fetch("SELECT * FROM scratch", {}))
-        self._session.query("TRUNCATE TABLE scratch")
-        return counts
-
-    def _fetch(self, sql: str, params: dict[str, Any]) -> Any:
-        return self._session.query(sql, "ArrowTable", params=params)
-
-
 class EmbeddedStage(Stage):
     """Told by a small table of span ids, sorted by process and time, what the target has: mostly nothing of a batch."""
 
     def _insert(self) -> tuple[int, int]:
-        ids = read_arriving_part("span_ids", self._name)
+        ids = read_arriving_part("span_ids", self.name)
         staged = self._database.fetch(
             "SELECT count() AS spans, uniqExact(span) AS different, min(at) AS first, max(at) AS last, "
             f"toString(groupUniqArray(process)) AS processes FROM {ids}"
@@ -249,7 +249,7 @@ class EmbeddedStage(Stage):
             f"SELECT uniqExact(span) AS n {there} AND span IN (SELECT span FROM {ids})"
         ).to_pylist()[0]["n"]
         spans, different = int(staged["spans"]), int(staged["different"])
-        everything = f"INSERT INTO {ARRIVING} SELECT * FROM {self._name}"
+        everything = f"INSERT INTO {ARRIVING} SELECT * FROM {self.name}"
         if spans == different and not known:
             self._database.command(everything)
         elif different > known:
@@ -258,20 +258,3 @@ class EmbeddedStage(Stage):
                 "LIMIT 1 BY TraceId, SpanId"
             )
         return spans, different - int(known)
-
-
-def parse_batch(command: Any, fetch: Any, table: str, batch: Batch) -> tuple[int, int]:
-    """Parse a batch into a table like kvlens_arriving; returns lines and how many of them were damaged.
-
-    Where every line gave spans none was damaged. Only else they are read once more, to tell damaged from empty ones.
-    """
-    values, lines = {"table": table, "path": batch.pattern}, sum(batch.lines)
-    if batch.kind == PROTOBUF:
-        with keep_schema_aside():
-            command(read_sql("import_otlp_protobuf"), values)
-        return lines, 0
-    command(read_sql("import_otlp_json"), values)
-    if fetch(f"SELECT uniqExact(Line) AS n FROM {table}", {})["n"][0].as_py() == lines:
-        return lines, 0
-    row = fetch(read_sql("count_lines"), {"path": batch.pattern}).to_pylist()[0]
-    return int(row["lines"]), int(row["bad_lines"])

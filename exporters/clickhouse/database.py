@@ -120,14 +120,15 @@ class Database(Protocol):
 
 
 class EmbeddedDatabase:
-    """A chDB directory; one at a time in a process, as chDB itself allows."""
+    """A chDB directory; one at a time in a process, as chDB itself allows, but any number of connections to it."""
 
     def __init__(self, address: Address, *, create: bool = False) -> None:
         from chdb import session
 
         if not create and not Path(address.path).is_dir():
             raise FileNotFoundError(address.path)
-        self._session = session.Session(address.path)
+        # Absolute: a second connection to it may be opened, and a loader changes its working folder for a moment.
+        self._session = session.Session(str(Path(address.path).absolute()))
         if create:
             self._session.query(f"CREATE DATABASE IF NOT EXISTS `{address.database}`")
         self._session.query(f"USE `{address.database}`")

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +19,10 @@ import pytest
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from analysis.batches import Batch
 from analysis.breakdown import break_down
-from analysis.load import load_files, read_pieces, repair_derived
+from analysis.load import load_files, prepare_target, read_pieces, repair_derived
+from analysis.parsing import parse_ahead
 from analysis.render.json import render_document
 from analysis.run import find_run
 from analysis.source import open_session, read_sql
@@ -220,5 +223,42 @@ def test_what_a_kill_left_apart_is_repaired(synthetic, tmp_path) -> None:
         assert not find_fast_tables(database, address)
         assert repair_derived(database)
         assert find_fast_tables(database, address)
+    finally:
+        database.close()
+
+
+def test_the_next_batch_is_parsed_while_one_is_stored(tmp_path) -> None:
+    """One ahead and no more, and never into the table that is being stored."""
+    parsed: list[tuple[str, str]] = []
+
+    class Recorder:
+        def parse(self, batch: Batch, table: str) -> tuple[int, int]:
+            parsed.append((batch.pattern, table))
+            return 1, 0
+
+    @dataclass
+    class Named:
+        pattern: str
+        lines: tuple[int, ...] = ()
+
+    batches = [Named(str(number)) for number in range(5)]
+    taken = []
+    for found in parse_ahead(iter(batches), Recorder(), ["even", "odd"]):
+        assert len(parsed) <= len(taken) + 2
+        assert found.table == ("even", "odd")[len(taken) % 2]
+        taken.append(found.batch.pattern)
+    assert taken == [batch.pattern for batch in batches]
+    assert parsed == [(str(number), ("even", "odd")[number % 2]) for number in range(5)]
+
+
+def test_nothing_is_merged_while_spans_are_loaded_into_a_new_database(tmp_path) -> None:
+    address = read_address(f"chdb:{tmp_path / 'spans'}")
+    database = open_database(address, create=True)
+    try:
+        prepare_target(database, address, 14)
+        for number in range(2):
+            database.command(f"INSERT INTO kvlens_span_ids VALUES ({number}, 1, 1)")
+        with pytest.raises(Exception, match="ancelled"):
+            database.command("OPTIMIZE TABLE kvlens_span_ids FINAL")
     finally:
         database.close()
