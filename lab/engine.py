@@ -21,7 +21,7 @@ from .start_method import ENV_METHOD
 from .stock_fixes import ENV_READBACK_ONCE
 
 MODES = ("push", "pull", "bidirectional")
-READY_TIMEOUT_S = 600.0
+READY_TIMEOUT_S = 300.0
 ENGINE_NICE = 5
 """Router and client are scheduled before the engines, so that their clocks do not measure the engines' load."""
 
