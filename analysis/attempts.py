@@ -35,8 +35,8 @@ def join_router(engines: pl.DataFrame, routers: pl.DataFrame, single: pl.DataFra
     # The others' halves come after the rows of either side, so that all rows are copied once, in their order.
     rows = {"r_row": routers.height, "e_row": engines.height}
     extra = pl.DataFrame({name: np.arange(others.height, dtype=np.uint32) + start for name, start in rows.items()})
-    engines = pl.concat([engines, others.drop(routers.columns)], how="diagonal")
-    routers = pl.concat([routers, others.select(routers.columns)])
+    engines = pl.concat([engines, others.drop(routers.columns)], how="diagonal", rechunk=True)
+    routers = pl.concat([routers, others.select(routers.columns)], rechunk=True)
     pairs = pl.concat([single.select(extra.columns), extra])
     whole = join_rows(pairs[_find_order(pairs, engines, routers)], engines, routers)
     return whole.with_columns(

@@ -50,6 +50,7 @@ def break_down(session: Session) -> Breakdown:
     client, bad_client_lines = read_client(session.run.client_path)
     aligned = align_clocks(session)
     attempts = join_readbacks(join_router(aligned.engines, aligned.routers, aligned.single), session.query("readbacks"))
+    aligned = aligned.leave_rows()
     attempts = add_doubts(aligned.correct_readbacks(attempts), aligned.relation)
     milestones = name_requests(add_bucket(attempts))
     requests = add_progress(widen_landings(estimate_landing(place_notifications(join_client(milestones, client)))))

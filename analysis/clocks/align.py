@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -28,6 +28,13 @@ class Aligned:
     single: pl.DataFrame
     relation: Relation | None
     messages: pl.DataFrame | None = None
+
+    def leave_rows(self) -> Aligned:
+        """Leave the rows away, when they are joined: only whose clock is whose is still told."""
+        engines = self.engines.select("p_boot", "p_engine", "d_boot", "d_engine").unique()
+        return replace(
+            self, engines=engines, routers=self.routers.select("r_boot").unique(), single=self.single.clear()
+        )
 
     def correct_readbacks(self, attempts: pl.DataFrame) -> pl.DataFrame:
         """Put what reuse.readback.join_readbacks added on the same clock."""
