@@ -32,6 +32,7 @@ from exporters.clickhouse.schema import (
     render_statements,
 )
 
+from .answers import keep_answers
 from .batches import gather_batches, read_ahead
 from .errors import KvlensError
 from .parsing import EmbeddedParser, Parsed, Parser, ServerParser, parse_ahead
@@ -98,6 +99,8 @@ def load_files(
             for parsed in stack.enter_context(closing(parse_ahead(batches, parser, list(stages)))):
                 stages[parsed.table].store(parsed, result)
                 progress(result)
+            if make_stage is EmbeddedStage:
+                keep_answers(database)
         except KvlensError:
             raise
         except Exception as error:

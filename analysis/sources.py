@@ -8,6 +8,7 @@ import polars as pl
 
 from exporters.clickhouse.database import Address, is_address, open_database, parse_address
 
+from .answers import find_answers
 from .errors import KvlensError
 from .run import Run
 from .source import EVERY_FAST_TABLE, STOP_MERGES, TABLE, Session, read_sql
@@ -30,6 +31,8 @@ class SourceSession(Session):
         if address.scheme == "chdb":
             self._database.command(STOP_MERGES)
         self.fast = find_fast_tables(self._database, address)
+        whole = address.scheme == "chdb" and not address.filter and self.fast == EVERY_FAST_TABLE
+        self.answers = find_answers(self._database, self._count_spans()) if whole else {}
 
     def close(self) -> None:
         """Let go of the database."""
@@ -37,8 +40,10 @@ class SourceSession(Session):
 
     def query(self, name: str, **params: Any) -> pl.DataFrame:
         """Run analysis/sql/<name>.sql and return its rows; params fill the {placeholders} of the text."""
+        kept = self.answers.get(name)
+        text = f"SELECT * FROM {kept}" if kept else read_sql(name, fast=self.fast)
         try:
-            table = self._database.fetch(read_sql(name, fast=self.fast), {"table": self._table, **params})
+            table = self._database.fetch(text, {"table": self._table, **params})
         except Exception as error:
             raise KvlensError(
                 f"{self.run.name} cannot answer {name}.sql: {_shorten(error)}",
@@ -47,6 +52,9 @@ class SourceSession(Session):
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
         return frame
+
+    def _count_spans(self) -> int:
+        return int(self._database.fetch(f"SELECT count() AS n FROM {self._table}")["n"][0].as_py())
 
 
 def find_fast_tables(database: Any, address: Address) -> frozenset[str]:

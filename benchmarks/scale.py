@@ -52,7 +52,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 
 def peak_gb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def step_import(run: Path, database: Path) -> dict[str, Any]:
