@@ -28,7 +28,10 @@ EVERY_FAST_TABLE = frozenset(FAST_TABLES)
 SQL_DIRECTORY = Path(__file__).parent / "sql"
 
 STOP_MERGES = "SYSTEM STOP MERGES"
-"""For an embedded database that is read once: nobody waits for merged parts, and merging would take the cores."""
+"""For an embedded database that is read once: nobody waits for merged parts, and merging would take the cores.
+
+It holds for the tables that are there.
+"""
 GROUP_FILES = 64
 """Files of one insert: ClickHouse tries 1,000 alternatives of a pattern at most."""
 _PLAIN = re.compile(r"[\w./@+=-]+")
@@ -70,9 +73,9 @@ class Session:
         self._directory = tempfile.TemporaryDirectory(prefix="kvlens-")
         self._database = session.Session(self._directory.name)
         self._execute("otel_traces")
-        self._database.query(STOP_MERGES)
         for statement in render_embedded_statements(Layout("default", KEEP_DAYS)):
             self._database.query(statement)
+        self._database.query(STOP_MERGES)
         plain = [path for path in run.files if is_json_lines(path)]
         for group in _group_files(plain):
             self._load(group)
