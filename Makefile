@@ -15,7 +15,7 @@ SOURCES := $(PACKAGES) lab benchmarks tests docs
 LOCK_STAMP = $(VENV)/.lock-$(shell cat $(LOCK) 2>/dev/null | sha256sum | cut -c1-16)
 PROJECT_STAMP = $(VENV)/.project-$(shell cat pyproject.toml $(LOCK) 2>/dev/null | sha256sum | cut -c1-16)
 
-# The demo: one small seeded workload, through push and then through pull (about eight minutes on two cores with the set-up).
+# The demo: one small seeded workload, through push and then through pull (three to four minutes on two cores, after the set-up).
 DEMO_DIR ?= runs/demo
 DEMO_REQUESTS ?= 24
 DEMO_RATE ?= 0.5
